@@ -73,6 +73,14 @@ class MxMatrix:
     codes: np.ndarray
     scales: np.ndarray
 
+    def __post_init__(self) -> None:
+        if (self.codes.dtype, self.scales.dtype) != (np.int8, np.uint8):
+            raise ValueError(f"codes must be int8 and scales uint8, not {self.codes.dtype} and {self.scales.dtype}")
+        rows_of_blocks = self.codes.shape[:1] + tuple(n // BLOCK for n in self.codes.shape[1:])
+        if self.codes.ndim != 2 or self.codes.shape[1] % BLOCK or self.scales.shape != rows_of_blocks:
+            raise ValueError(f"codes must be [rows, n] with scales [rows, n/{BLOCK}], not {self.codes.shape} "
+                             f"with {self.scales.shape}")
+
     @classmethod
     def from_float(cls, values: np.ndarray) -> "MxMatrix":
         return cls(*quantize(values))
@@ -90,6 +98,12 @@ class MlpWeights:
     gate: MxMatrix
     up: MxMatrix
     down: MxMatrix
+
+    def __post_init__(self) -> None:
+        gate, up, down = self.gate.codes.shape, self.up.codes.shape, self.down.codes.shape
+        if up != gate or down != gate[::-1]:
+            raise ValueError(f"gate and up must be [intermediate, hidden] and down [hidden, intermediate], "
+                             f"not {gate}, {up} and {down}")
 
     @property
     def hidden(self) -> int:
@@ -129,11 +143,12 @@ def accumulate(x: MxMatrix, w: MxMatrix) -> tuple[np.ndarray, np.ndarray]:
     Returns ``acc`` int64 ``[rows, outputs]`` (fits ACCUMULATOR_BITS) and ``exponent`` int64 ``[rows]``, the sum of the
     largest scale bytes of the row and of the matrix; the value is ``acc * 2**(exponent + ACCUMULATOR_EXPONENT)``.
     Each block product sum P enters as floor(P * 2**GUARD_BITS / 2**(exponent - sx - sw) + 1/2).
-    Raises ValueError for a reduction longer than MAX_BLOCKS blocks.
+    Raises ValueError for reductions that differ or are outside 1..MAX_BLOCKS blocks.
     """
     rows, outputs, blocks = len(x.codes), len(w.codes), x.scales.shape[1]
-    if blocks > MAX_BLOCKS or w.scales.shape[1] != blocks:
-        raise ValueError(f"reduction of {blocks} blocks against {w.scales.shape[1]}; they must agree, at most {MAX_BLOCKS}")
+    if not 1 <= blocks <= MAX_BLOCKS or w.scales.shape[1] != blocks:
+        raise ValueError(f"reduction of {blocks} blocks against {w.scales.shape[1]}; "
+                         f"they must agree and be 1..{MAX_BLOCKS}")
     x_scales = np.where(x.scales == SCALE_NAN, 0, x.scales).astype(np.int32)
     w_scales = np.where(w.scales == SCALE_NAN, 0, w.scales).astype(np.int32)
     x_largest = x_scales.max(axis=1)
@@ -184,7 +199,7 @@ def sigmoid(negative: np.ndarray, mantissa: np.ndarray, power: np.ndarray) -> tu
 
 
 def swiglu(gate: np.ndarray, gate_exponent: np.ndarray, up: np.ndarray, up_exponent: np.ndarray) -> MxMatrix:
-    """silu(gate) * up, requantised to MXINT8 per 32 outputs, from accumulators ``[rows, n]`` and exponents ``[rows]``."""
+    """silu(gate) * up, requantised to MXINT8 per 32 outputs; accumulators ``[rows, n]``, exponents ``[rows]``."""
     g_negative, g, g_power = normalise(gate, gate_exponent[:, None])
     u_negative, u, u_power = normalise(up, up_exponent[:, None])
     factor, shift = sigmoid(g_negative, g, g_power)
@@ -213,7 +228,8 @@ def to_bf16(acc: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     magnitude = np.abs(acc)
     lead = floor_log2(magnitude)
     power = lead + exponent[:, None] + ACCUMULATOR_EXPONENT
-    rounded = np.where(lead >= 7, shift_round_even(magnitude, np.maximum(lead - 7, 0)), magnitude << np.maximum(7 - lead, 0))
+    rounded = np.where(lead >= 7, shift_round_even(magnitude, np.maximum(lead - 7, 0)),
+                       magnitude << np.maximum(7 - lead, 0))
     # A mantissa that rounds up to 256 carries into the exponent field by plain addition.
     word = ((power + 126) << 7) + rounded
     word = np.where((magnitude == 0) | (power < -126), 0, np.minimum(word, BF16_INF))

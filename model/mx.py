@@ -48,7 +48,7 @@ def quantize(x: np.ndarray, fmt: str = "mxint8") -> tuple[np.ndarray, np.ndarray
     values = np.asarray(x, dtype=np.float64)
     if values.ndim == 0 or values.shape[-1] % BLOCK:
         raise ValueError(f"the last axis must be a multiple of {BLOCK}, not shape {values.shape}; pad it with zeros")
-    blocks = values.reshape(*values.shape[:-1], -1, BLOCK)
+    blocks = values.reshape(*values.shape[:-1], values.shape[-1] // BLOCK, BLOCK)
     bad = ~np.isfinite(blocks).all(axis=-1)
     blocks = np.where(bad[..., None], 0.0, blocks)
     peak = np.abs(blocks).max(axis=-1)
@@ -61,9 +61,14 @@ def quantize(x: np.ndarray, fmt: str = "mxint8") -> tuple[np.ndarray, np.ndarray
 
 
 def dequantize(codes: np.ndarray, scales: np.ndarray, fmt: str = "mxint8") -> np.ndarray:
-    """Return the float64 values ``[..., n]`` of ``codes [..., n]`` and ``scales [..., n/32]``; scale 255 gives NaN."""
+    """Return the float64 values ``[..., n]`` of ``codes [..., n]`` and ``scales [..., n/32]``; scale 255 gives NaN.
+
+    Raises ValueError for an unknown format or shapes that do not belong together.
+    """
     spec = _format(fmt)
-    blocks = codes.reshape(*codes.shape[:-1], -1, BLOCK).astype(np.float64)
+    if codes.ndim == 0 or codes.shape[-1] % BLOCK or scales.shape != (*codes.shape[:-1], codes.shape[-1] // BLOCK):
+        raise ValueError(f"codes {codes.shape} need a scale per {BLOCK} elements of the last axis, not {scales.shape}")
+    blocks = codes.reshape(*scales.shape, BLOCK).astype(np.float64)
     values = np.ldexp(blocks, scales.astype(np.int64)[..., None] - SCALE_BIAS - spec.fraction_bits)
     return np.where((scales == SCALE_NAN)[..., None], np.nan, values).reshape(codes.shape)
 
