@@ -1,0 +1,63 @@
+"""What every board can do for the host, whatever carries it out: registers, memory, and waiting for a job."""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+
+from hw.config import AcceleratorConfig
+
+
+class BoardError(Exception):
+    """The board or the way to it failed: an access out of range, a wrong answer, a job that stopped with an error."""
+
+
+class BoardTimeout(BoardError):
+    """A job neither finished nor failed in the time it was given."""
+
+
+class Board(Protocol):
+    """One accelerator with its memory.
+
+    Attributes
+    ----------
+    kind : :class:`str`
+        What stands behind the interface, for reports: ``"simulated (Verilator RTL)"``, ``"golden (integer model)"``.
+    config : :class:`~hw.config.AcceleratorConfig`
+        Sizes that the board was built with. The identification registers say the same, or it is another build.
+    cycles : :class:`int`
+        Clock cycles since the board was opened, register accesses included; 0 for ever on a board without a clock.
+    """
+
+    kind: str
+    config: AcceleratorConfig
+    cycles: int
+
+    def read_csr(self, address: int) -> int:
+        """The 32-bit register at byte ``address`` (hw/registers.py)."""
+
+    def write_csr(self, address: int, value: int) -> None:
+        """Write ``value`` (0 .. 2**32 - 1) to the register at byte ``address``."""
+
+    def read_memory(self, address: int, size: int) -> np.ndarray:
+        """A copy of ``size`` bytes, uint8 ``[size]``. Raises :exc:`BoardError` beyond the memory."""
+
+    def write_memory(self, address: int, array: np.ndarray) -> None:
+        """Store the bytes of ``array`` (any dtype, C order) from ``address`` on. Raises :exc:`BoardError` beyond the memory."""
+
+    def wait(self, timeout_cycles: int) -> None:
+        """Return once the started job is done or has stopped with an error.
+
+        Raises
+        ------
+        BoardTimeout
+            Neither happened within ``timeout_cycles`` clock cycles.
+        """
+
+    def close(self) -> None:
+        """Free what the board holds. Closing twice is harmless."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None: ...
