@@ -43,7 +43,7 @@ class Board(Protocol):
         """A copy of ``size`` bytes, uint8 ``[size]``. Raises :exc:`BoardError` beyond the memory."""
 
     def write_memory(self, address: int, array: np.ndarray) -> None:
-        """Store the bytes of ``array`` (any dtype, C order) from ``address`` on. Raises :exc:`BoardError` beyond the memory."""
+        """Store the bytes of ``array`` (any dtype, C order) from ``address`` on. Raises :exc:`BoardError` beyond it."""
 
     def wait(self, timeout_cycles: int) -> None:
         """Return once the started job is done or has stopped with an error.
