@@ -1,0 +1,55 @@
+"""Keys and values that a step attends to: the whole prelude, and a ring of the last ``window`` visual steps.
+
+Attention sinks plus a local window, as in StreamingLLM. Memory does not grow with the length of the video.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+
+
+class KvCache:
+    """Rotated keys and values, float32 ``[layers, rows, heads, prelude + window, head_dim]`` each.
+
+    The order in the ring is that of arrival modulo ``window``; attention does not care, because keys carry their
+    position.
+    """
+
+    def __init__(self, config: ModelConfig, rows: int):
+        self._layout, self._window = config.layout, config.window
+        shape = (config.layers, rows, config.heads, config.layout.prelude + config.window, config.head_dim)
+        self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held."""
+        return 2 * self._keys.numel() * self._keys.element_size()
+
+    def store_prelude(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Keep the prelude of ``layer``, ``[rows, heads, prelude, head_dim]`` each."""
+        self._keys[layer, :, :, :self._layout.prelude] = keys
+        self._values[layer, :, :, :self._layout.prelude] = values
+
+    def store(self, layer: int, step: int, key: Tensor, value: Tensor) -> None:
+        """Keep visual step ``step`` of ``layer``, ``[rows, heads, 1, head_dim]`` each, in place of the oldest one."""
+        slot = self._slot(step)
+        self._keys[layer, :, :, slot:slot + 1] = key
+        self._values[layer, :, :, slot:slot + 1] = value
+
+    def visible(self, layer: int, step: int) -> tuple[Tensor, Tensor]:
+        """Keys and values that step ``step``, stored already, attends to: ``[rows, heads, n, head_dim]`` each."""
+        filled = self._layout.prelude + min(step + 1, self._window)
+        return self._keys[layer, :, :, :filled], self._values[layer, :, :, :filled]
+
+    def aligned_key(self, layer: int, step: int) -> Tensor:
+        """Key ``[rows, heads, head_dim]`` of the step one frame before ``step``.
+
+        It is there because a window is longer than the stride (:class:`~model.config.ModelConfig`).
+        """
+        return self._keys[layer, :, :, self._slot(step - self._layout.stride)]
+
+    def _slot(self, step: int) -> int:
+        return self._layout.prelude + step % self._window
