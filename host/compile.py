@@ -15,12 +15,10 @@ from pathlib import Path
 import numpy as np
 
 import hw.layout
-import model.integer
-import model.mx
 from hw.config import PORT_BYTES, SLOTS, AcceleratorConfig
 from hw.isa import Instruction, Opcode
 from hw.layout import activation_bytes, output_bytes, pack_layer, scores_bytes
-from model.integer import MlpWeights, MxMatrix
+from model.integer import MlpWeights
 from model.mx import BLOCK
 
 _FIELDS = ("hidden", "intermediate", "gate_scale", "up_scale", "down_scale")
@@ -28,18 +26,6 @@ _FIELDS = ("hidden", "intermediate", "gate_scale", "up_scale", "down_scale")
 
 class CompileError(ValueError):
     """A layer that this accelerator cannot hold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FloatLayer:
-    """Unquantised weights: gate and up float32 ``[intermediate, hidden]``, down float32 ``[hidden, intermediate]``."""
-
-    gate: np.ndarray
-    up: np.ndarray
-    down: np.ndarray
-
-    def quantise(self) -> MlpWeights:
-        return MlpWeights(*(MxMatrix.from_float(w) for w in (self.gate, self.up, self.down)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +83,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastcar"
 
 
-def compile_model(config: AcceleratorConfig, layers: Sequence[FloatLayer],
+def compile_model(config: AcceleratorConfig, layers: Sequence[MlpWeights],
                   folder: Path | None = None) -> list[CompiledLayer]:
     """Compile all layers, or take them from the cache in ``folder`` (``None``: :func:`cache_folder`).
 
@@ -107,20 +93,20 @@ def compile_model(config: AcceleratorConfig, layers: Sequence[FloatLayer],
     cached = _load(path, len(layers))
     if cached is not None:
         return cached
-    compiled = [compile_layer(config, layer.quantise()) for layer in layers]
+    compiled = [compile_layer(config, layer) for layer in layers]
     _save(path, compiled)
     return compiled
 
 
-def _key(config: AcceleratorConfig, layers: Sequence[FloatLayer]) -> str:
+def _key(config: AcceleratorConfig, layers: Sequence[MlpWeights]) -> str:
     """Hash of all that the compiled layers depend on, the code that packs them included."""
     digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True).encode())
-    for module in (model.mx, model.integer, hw.layout):
-        digest.update(Path(module.__file__).read_bytes())
+    digest.update(Path(hw.layout.__file__).read_bytes())
     for layer in layers:
         for matrix in (layer.gate, layer.up, layer.down):
-            digest.update(f"{matrix.shape}{matrix.dtype}".encode())
-            digest.update(np.ascontiguousarray(matrix).data)
+            digest.update(str(matrix.codes.shape).encode())
+            digest.update(np.ascontiguousarray(matrix.codes).data)
+            digest.update(np.ascontiguousarray(matrix.scales).data)
     return digest.hexdigest()[:32]
 
 

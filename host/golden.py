@@ -26,6 +26,7 @@ from hw.registers import (
 )
 from model.integer import MlpWeights, MxMatrix
 from model.mx import BLOCK
+from model.prepared import PreparedMlp
 
 WATCHDOG_CYCLES = 1_000_000
 """WATCHDOG after reset. Kept as a register only: without a clock nothing expires."""
@@ -45,7 +46,7 @@ class _BoundMatrix(MxMatrix):
 class GoldenBoard:
     """A :class:`~host.board.Board` that computes jobs with model/integer.py when they are started.
 
-    Weights are read from board memory like everything else. Unpacked copies are kept, and forgotten as soon as a byte
+    Weights are read from board memory like everything else. Prepared layers are kept, and forgotten as soon as a byte
     of their stream is written.
     """
 
@@ -60,7 +61,7 @@ class GoldenBoard:
         for name, value in identification(self.config).items():
             self._set(name, value)
         self._set("WATCHDOG", WATCHDOG_CYCLES)
-        self._unpacked: dict[tuple[int, int, Instruction], MlpWeights] = {}
+        self._prepared: dict[tuple[int, int, Instruction], PreparedMlp] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +71,7 @@ class GoldenBoard:
         self.close()
 
     def close(self) -> None:
-        self._unpacked.clear()
+        self._prepared.clear()
 
     def read_csr(self, address: int) -> int:
         return self._registers.get(_checked(address), 0)
@@ -114,7 +115,7 @@ class GoldenBoard:
             JobSettings(source=self._get("SOURCE"), active=self._get("ACTIVE"), host_mask=self._get("HOST_MASK"),
                         threshold=threshold - (threshold >> 63 << 64), scores_base=self._get("SCORES_BASE"),
                         input_base=self._get("INPUT_BASE"), output_base=self._get("OUTPUT_BASE")),
-            self.read_memory, self.write_memory, self._weights)
+            self.read_memory, self.write_memory, self._mlp)
         status = STATUS_DONE
         try:
             interpreter.run(self._program())
@@ -145,26 +146,26 @@ class GoldenBoard:
         self._set("ROWS_REPLAYED", result.rows_replayed)
         self._set("BUSIEST_ROWS", result.busiest_rows)
 
-    def _weights(self, offset: int, layer: Instruction) -> MlpWeights:
+    def _mlp(self, offset: int, layer: Instruction) -> PreparedMlp:
         hidden, intermediate = layer.hidden_blocks * BLOCK, layer.intermediate_blocks * BLOCK
         size = layer_beats(self.config, hidden, intermediate) * PORT_BYTES
         key = (offset, size, layer)
-        if key not in self._unpacked:
+        if key not in self._prepared:
             stream = np.stack([self._memory.view(port * self.config.channel_bytes + offset, size)
                                for port in range(self.config.ports)])
             raw = unpack_layer(self.config, stream, hidden, intermediate)
-            self._unpacked[key] = MlpWeights(
+            self._prepared[key] = PreparedMlp(MlpWeights(
                 _BoundMatrix(raw.gate.codes, raw.gate.scales, layer.gate_scale),
                 _BoundMatrix(raw.up.codes, raw.up.scales, layer.up_scale),
-                _BoundMatrix(raw.down.codes, raw.down.scales, layer.down_scale))
-        return self._unpacked[key]
+                _BoundMatrix(raw.down.codes, raw.down.scales, layer.down_scale)))
+        return self._prepared[key]
 
     def _forget_weights(self, address: int, size: int) -> None:
-        """Drop unpacked weights whose stream overlaps the written bytes."""
+        """Drop prepared layers whose stream overlaps the written bytes."""
         first = address % self.config.channel_bytes
         crosses = first + size > self.config.channel_bytes
-        for key in [key for key in self._unpacked if crosses or (first < key[0] + key[1] and key[0] < first + size)]:
-            del self._unpacked[key]
+        for key in [key for key in self._prepared if crosses or (first < key[0] + key[1] and key[0] < first + size)]:
+            del self._prepared[key]
 
 
 def _checked(register: int) -> int:

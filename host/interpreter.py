@@ -9,10 +9,12 @@ from hw.config import PORT_BYTES, SLOTS, AcceleratorConfig
 from hw.isa import FIELDS, INSTRUCTION_BYTES, USED, Error, Instruction, Opcode
 from hw.layout import activation_bytes, layer_beats, output_bytes, scores_bytes, unpack_activations
 from hw.registers import SOURCE_TAS
-from model.integer import MlpWeights, MxMatrix, mlp
+from model.integer import MlpResult, MxMatrix
 from model.mx import BLOCK
 
 WEIGHT_ALIGNMENT = 4096
+
+Mlp = Callable[[MxMatrix], MlpResult]
 
 
 class ProgramError(Exception):
@@ -79,14 +81,14 @@ class Interpreter:
     settings : :class:`JobSettings`
     read : (address, size) -> uint8 ``[size]``
     write : (address, uint8 array) -> None
-    weights : (offset, LAYER instruction) -> :class:`~model.integer.MlpWeights`
-        Weights of that shape whose stream starts at ``offset`` of every port's region.
+    mlp : (offset, LAYER instruction) -> function of MxMatrix ``[rows, hidden]`` to :class:`~model.integer.MlpResult`
+        The layer of that shape whose weight stream starts at ``offset`` of every port's region.
     """
 
     def __init__(self, config: AcceleratorConfig, settings: JobSettings, read: Callable[[int, int], np.ndarray],
-                 write: Callable[[int, np.ndarray], None], weights: Callable[[int, Instruction], MlpWeights]):
+                 write: Callable[[int, np.ndarray], None], mlp: Callable[[int, Instruction], Mlp]):
         self.config, self.settings, self.result = config, settings, JobResult()
-        self._read, self._write, self._weights = read, write, weights
+        self._read, self._write, self._mlp = read, write, mlp
         self._at = 0
         self._layer = _Layer()
         self._steps = {Opcode.LAYER: self._set_layer, Opcode.WEIGHTS: self._set_weights,
@@ -189,7 +191,7 @@ class Interpreter:
         self._require(all(slot in layer.inputs and slot in layer.outputs for slot in slots), Error.ORDER)
         if slots:
             x = unpack_activations(np.stack([layer.inputs[slot] for slot in slots]), layer.hidden)
-            outcome = mlp(MxMatrix(x.codes, x.scales), self._weights(layer.weights.offset, layer.shape))
+            outcome = self._mlp(layer.weights.offset, layer.shape)(x)
             for slot, y in zip(slots, outcome.y):
                 self._write(layer.outputs[slot], y.view(np.uint8))
             result.nan |= bool(outcome.nan.any())

@@ -2,18 +2,18 @@ import numpy as np
 import pytest
 
 from host import compile as compiler
-from host.compile import CompileError, FloatLayer, compile_layer, compile_model, program
+from host.compile import CompileError, compile_layer, compile_model, program
 from hw.config import preset
 from hw.isa import INSTRUCTION_BYTES, Instruction, Opcode
 from hw.layout import layer_beats, unpack_layer
+from model.integer import MlpWeights
 from tests.host.jobs import random_weights
 
 SEED = 711
 
 
-def float_layer(rng: np.random.Generator, hidden: int = 64, intermediate: int = 96) -> FloatLayer:
-    gate, up = (rng.standard_normal((intermediate, hidden), dtype=np.float32) for _ in range(2))
-    return FloatLayer(gate=gate, up=up, down=rng.standard_normal((hidden, intermediate), dtype=np.float32))
+def some_layer(seed: int = SEED) -> MlpWeights:
+    return random_weights(np.random.default_rng(seed), 64, 96)
 
 
 @pytest.mark.parametrize("name", ["tiny", "sim", "u280"])
@@ -53,7 +53,7 @@ def test_a_layer_too_large_for_the_preset_is_refused():
 
 
 def test_the_second_compilation_comes_from_the_cache(tmp_path, monkeypatch):
-    layers = [float_layer(np.random.default_rng(SEED + n)) for n in range(2)]
+    layers = [some_layer(SEED + n) for n in range(2)]
     first = compile_model(preset("tiny"), layers, tmp_path)
     monkeypatch.setattr(compiler, "compile_layer", None)  # calling it would raise
     second = compile_model(preset("tiny"), layers, tmp_path)
@@ -65,8 +65,8 @@ def test_the_second_compilation_comes_from_the_cache(tmp_path, monkeypatch):
 
 
 def test_other_weights_or_another_preset_are_compiled_anew(tmp_path):
-    layer = float_layer(np.random.default_rng(SEED))
-    other = FloatLayer(gate=layer.gate + 1, up=layer.up, down=layer.down)
+    layer = some_layer()
+    other = MlpWeights(layer.up, layer.gate, layer.down)
     streams = [compile_model(preset(name), [each], tmp_path)[0].stream
                for name, each in (("tiny", layer), ("tiny", other), ("sim", layer))]
     assert (streams[0] != streams[1]).any()
@@ -75,7 +75,7 @@ def test_other_weights_or_another_preset_are_compiled_anew(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"\x93NUMPY"])
 def test_a_damaged_cache_file_is_compiled_over(tmp_path, content):
-    layers = [float_layer(np.random.default_rng(SEED))]
+    layers = [some_layer()]
     expected = compile_model(preset("tiny"), layers, tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
@@ -86,5 +86,5 @@ def test_a_damaged_cache_file_is_compiled_over(tmp_path, content):
 
 def test_a_cache_folder_that_cannot_be_made_does_not_matter(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    layers = [float_layer(np.random.default_rng(SEED))]
+    layers = [some_layer()]
     assert len(compile_model(preset("tiny"), layers, tmp_path / "file" / "cache")) == 1
