@@ -333,6 +333,22 @@ def test_swiglu_of_any_accumulators_equals_the_slow_definition(gate, up, gate_ex
     assert as_rows(result)[0] == [slow_mlp.requantize(values)]
 
 
+@pytest.mark.parametrize("up_power, blocks", [(0, 150), (130, 20), (145, 20), (-150, 20)])
+def test_swiglu_around_the_sigmoid_range_equals_the_slow_definition(up_power, blocks):
+    """Enough elements to see each truncated bit; up so large or small that the hidden scale is clamped, too."""
+    seed = 42
+    rng = np.random.default_rng(seed)
+    # Gates of like size in a block, so that small sigmoids, too, meet full-scale codes.
+    gates = (rng.uniform(-18, 18, (blocks, 1)) * rng.uniform(0.8, 1, (blocks, 32)) * 2.0**30).astype(np.int64)
+    ups = rng.integers(2**39, 2**41, (blocks, 32)) * rng.choice([-1, 1], (blocks, 32))
+    gate_exponent, up_exponent = 278 - 30, min(278 + up_power - 30, 508)
+    result = integer.swiglu(gates, np.full(blocks, gate_exponent), ups, np.full(blocks, up_exponent))
+    for row, got in enumerate(as_rows(result)):
+        values = [slow_mlp.swiglu(slow_mlp.value_of(int(g), gate_exponent), slow_mlp.value_of(int(u), up_exponent))
+                  for g, u in zip(gates[row], ups[row])]
+        assert got == [slow_mlp.requantize(values)], f"seed {seed}, block {row}"
+
+
 def test_hidden_ties_go_to_even_and_clamp():
     magnitude = np.array([[1 << 32, 0b1000001 << 26, 0b10000001 << 25, 0b10000011 << 25, (1 << 33) - 1, 0] + [0] * 26])
     # The peak (bit 32) sets the scale, codes are in units of 2**26.
