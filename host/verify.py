@@ -52,6 +52,7 @@ class VerifiedMlp:
         different = np.argwhere(a.view(np.uint32) != b.view(np.uint32))
         if len(different):
             row, element = different[0]
-            raise VerifyError(f"{where}, {row_name} {row}, element {element}: the board gives {float(a[row, element])!r}, the "
-                              f"golden model {float(b[row, element])!r} ({len(different)} of {a.size} elements differ)")
+            raise VerifyError(f"{where}, {row_name} {row}, element {element}: the board gives "
+                              f"{float(a[row, element])!r}, the golden model {float(b[row, element])!r} "
+                              f"({len(different)} of {a.size} elements differ)")
         self.compared += a.size
