@@ -17,7 +17,7 @@ from model.world import PALETTE, SIZES, SPEEDS, VECTORS, coverage, parse
 MIN_OVERLAP = 0.6
 """Least intersection over union with the outline of a shape; below it the object has no shape."""
 MIN_AREA = 30
-"""Pixels an object must have; the smallest one of the world has 72."""
+"""Pixels an object must have; the smallest one of the world has 98."""
 FRAME_SHARE = 0.75
 """Share of frames in which colour and shape must be right."""
 MOTION_SHARE = 0.5

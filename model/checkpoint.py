@@ -80,7 +80,9 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _save_tensors(module: nn.Module, path: Path, dtype: torch.dtype) -> None:
-    save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in module.state_dict().items()}, path)
+    partial = path.with_suffix(".new")  # a training run rewrites the file while others read it
+    save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in module.state_dict().items()}, partial)
+    partial.replace(path)
 
 
 def _load_tensors(module: Module, path: Path) -> Module:

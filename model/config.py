@@ -124,10 +124,10 @@ PRESETS = {
         hidden=64, intermediate=128, layers=2, heads=2, codebook=32, window=32,
         layout=FrameLayout(prelude=16, tokens_per_frame=16, frames=4, stride=16)),
     "fastcar-64": ModelConfig(
-        hidden=192, intermediate=512, layers=6, heads=6, codebook=1024, window=128,
+        hidden=128, intermediate=384, layers=6, heads=4, codebook=2048, window=128,
         layout=FrameLayout(prelude=16, tokens_per_frame=64, frames=8, stride=64)),
     "fastcar-256": ModelConfig(
-        hidden=256, intermediate=704, layers=4, heads=8, codebook=1024, window=514,
+        hidden=256, intermediate=704, layers=4, heads=8, codebook=2048, window=514,
         layout=FrameLayout(prelude=16, tokens_per_frame=256, frames=8, stride=257)),
 }
 """``tiny`` for unit tests; ``fastcar-64`` is the trained model; ``fastcar-256`` has the paper's 256 tokens a frame

@@ -36,7 +36,7 @@ class VisualTraining:
         Of the moving averages that the codes follow.
     """
 
-    epochs: int = 60
+    epochs: int = 44
     warmup_epochs: int = 3
     batch: int = 30
     rate: float = 2e-3

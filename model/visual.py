@@ -30,9 +30,9 @@ class VisualConfig:
         Side of a patch, in pixels.
     """
 
-    codebook: int = 1024
+    codebook: int = 2048
     code_dim: int = 32
-    width: int = 192
+    width: int = 128
     context_layers: int = 2
     patch: int = 8
 

@@ -20,7 +20,7 @@ GRID = 2
 PALETTE = {"black": (0, 0, 0), "red": (220, 40, 40), "green": (40, 180, 70), "blue": (50, 90, 230),
            "yellow": (240, 210, 50), "white": (245, 245, 245)}
 """Colour words and their 8-bit RGB."""
-SIZES = {"small": 12, "medium": 18, "large": 26}
+SIZES = {"small": 14, "medium": 20, "large": 28}
 """Side of the object's bounding box, in pixels; no word means medium."""
 SPEEDS = {"slowly": 2, "": 4, "fast": 6}
 """Pixels per frame."""
