@@ -59,6 +59,8 @@ class Reader(wiring.Component):
         if fifo_beats < BURST_BEATS:
             raise ValueError(f"fifo_beats must hold a burst ({BURST_BEATS} beats), not {fifo_beats!r}")
         self.fifo_beats = fifo_beats
+        self.claimed = Signal(range(fifo_beats + 1))  # beats requested and not yet taken from the FIFO
+        self.stored = Signal(range(fifo_beats + 2))   # beats in the FIFO, counted in claimed too
         super().__init__({
             "bus": Out(axi.ReadMaster),
             "requests": In(stream.Signature(ReadRequest)),
@@ -88,13 +90,12 @@ class Reader(wiring.Component):
         length = Signal(range(BURST_BEATS + 1))
         final = Signal()
         issue = Signal()
-        claimed = Signal(range(self.fifo_beats + 1))  # beats requested and not yet taken from the FIFO
         m.d.comb += [
             to_boundary.eq(BURST_BEATS - beat_address[:exact_log2(BURST_BEATS)]),
             final.eq(remaining <= to_boundary),
             length.eq(Mux(final, remaining, to_boundary)),
             issue.eq(active & ~stop & (~bus.arvalid | bus.arready)
-                     & bursts.w_rdy & (claimed + length <= self.fifo_beats)),
+                     & bursts.w_rdy & (self.claimed + length <= self.fifo_beats)),
             self.requests.ready.eq(~stop & (~active | (issue & final))),
         ]
         m.d.comb += [bus.arsize.eq(BEAT_BITS), bus.arburst.eq(BURST_INCR)]
@@ -134,10 +135,11 @@ class Reader(wiring.Component):
             self.o.valid.eq(fifo.r_rdy & ~stop),
             fifo.r_en.eq(self.o.ready | stop),
             pop.eq(fifo.r_rdy & fifo.r_en),
-            self.busy.eq(active | bus.arvalid | (claimed != 0)),
+            self.stored.eq(fifo.level),
+            self.busy.eq(active | bus.arvalid | (self.claimed != 0)),
         ]
         m.d.sync += [
-            claimed.eq(claimed + Mux(issue, length, 0) - pop),
+            self.claimed.eq(self.claimed + Mux(issue, length, 0) - pop),
             flushing.eq(self.flush | (flushing & self.busy)),
         ]
         with m.If(stop):

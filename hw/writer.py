@@ -40,6 +40,7 @@ class Writer(wiring.Component):
 
     def __init__(self, config: AcceleratorConfig):
         self.config = config
+        self.outstanding = Signal(range(OUTSTANDING_WRITES + 1))  # writes not acknowledged yet
         super().__init__({
             "bus": Out(axi.WriteMaster),
             "i": In(stream.Signature(WriteRequest)).array(config.cores),
@@ -56,7 +57,6 @@ class Writer(wiring.Component):
 
         flushing = Signal()
         stop = Signal()
-        outstanding = Signal(range(OUTSTANDING_WRITES + 1))
         m.d.comb += stop.eq(self.flush | flushing)
 
         # Round robin: the core after the one served last comes first.
@@ -74,7 +74,8 @@ class Writer(wiring.Component):
         accept = Signal()
         free = Signal()
         m.d.comb += [
-            free.eq((~bus.awvalid | bus.awready) & (~bus.wvalid | bus.wready) & (outstanding != OUTSTANDING_WRITES)),
+            free.eq((~bus.awvalid | bus.awready) & (~bus.wvalid | bus.wready)
+                    & (self.outstanding != OUTSTANDING_WRITES)),
             accept.eq(free & ~stop & offered.any()),
             bus.awlen.eq(0),
             bus.awsize.eq(exact_log2(PORT_BYTES)),
@@ -83,7 +84,7 @@ class Writer(wiring.Component):
             bus.wlast.eq(1),
             bus.bready.eq(1),
             self.beats.eq(bus.wvalid & bus.wready),
-            self.busy.eq((outstanding != 0) | (offered.any() & ~stop)),
+            self.busy.eq((self.outstanding != 0) | (offered.any() & ~stop)),
         ]
         m.d.comb += [self.i[c].ready.eq(stop | (free & grant[c])) for c in cores]
         with m.If(bus.awready):
@@ -97,10 +98,10 @@ class Writer(wiring.Component):
                     m.d.sync += [bus.awaddr.eq(self.i[c].p.address), bus.wdata.eq(self.i[c].p.data)]
 
         answered = Signal()
-        m.d.comb += answered.eq(bus.bvalid & (outstanding != 0))
+        m.d.comb += answered.eq(bus.bvalid & (self.outstanding != 0))
         m.d.sync += [
-            outstanding.eq(outstanding + accept - answered),
-            flushing.eq(self.flush | (flushing & (outstanding != 0))),
+            self.outstanding.eq(self.outstanding + accept - answered),
+            flushing.eq(self.flush | (flushing & (self.outstanding != 0))),
         ]
         with m.If(stop):
             m.d.sync += self.error.eq(0)
