@@ -33,8 +33,8 @@ class Checks(wiring.Component):
 
     The first that fails is reported: PROGRAM, OPCODE, SLOT, SHAPE (all from the decoder), ORDER, STREAM, ADDRESS.
 
-    ORDER refuses whatever comes before what it needs, a second SCORES, LOAD or STORE of a slot, anything but LOAD, STORE
-    and RUN between DECIDE and RUN, and with the TAS as source a DECIDE before the scores of every active slot.
+    ORDER refuses whatever comes before what it needs, a second SCORES, LOAD or STORE of a slot, anything but LOAD and
+    STORE between DECIDE and RUN, and with the TAS as source a DECIDE before the scores of every active slot.
 
     Members
     -------
@@ -120,8 +120,8 @@ class Checks(wiring.Component):
     def _layer_beats(self, m: Module) -> Value:
         """Beats per port of a layer, as ``layout.layer_beats`` counts them, two registers behind the shape."""
         rows, shape = self.config.rows, self.state.layer
-        # A phase has (row groups) * (blocks of the reduction) data beats. Rows of a group beyond 32 leave the last group
-        # of an odd number of output blocks half empty.
+        # A phase has (row groups) * (blocks of the reduction) data beats. With more than 32 rows a group, the last one
+        # of an odd number of output blocks is half empty.
         down_groups = (shape.hidden_blocks << exact_log2(BLOCK // rows) if rows <= BLOCK
                        else (shape.hidden_blocks + 1) >> exact_log2(rows // BLOCK))
         gate_up, down, beats = Signal(32), Signal(32), Signal(32)

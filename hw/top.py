@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out, connect, flipped
+from amaranth.lib.wiring import Out, connect, flipped
 
 from hw import axi
 from hw.config import PORT_BYTES, SLOTS, AcceleratorConfig
@@ -15,9 +15,10 @@ from hw.drs import Drs
 from hw.job import Job
 from hw.loader import Loader
 from hw.reader import Reader
+from hw.registers import SOURCE_TAS
+from hw.replica import CoreModule
 from hw.schedule import Schedule
 from hw.sequencer import Destination, Sequencer
-from hw.registers import SOURCE_TAS
 from hw.tas import Tas
 from hw.weights import WeightStream
 from hw.writer import Writer
@@ -32,7 +33,8 @@ class Top(wiring.Component):
     Parameters
     ----------
     config : sizes.
-    make_core : what makes a core; the Verilog build passes one that instantiates a core written out once.
+    make_core : what makes a core: :class:`hw.replica.CoreModule`, or :class:`hw.replica.CoreInstance` for the Verilog
+        build, which writes the core out once.
 
     Members
     -------
@@ -42,7 +44,8 @@ class Top(wiring.Component):
     interrupt : the job is done or the accelerator has halted with an error; falls with start or reset.
     """
 
-    def __init__(self, config: AcceleratorConfig, make_core: Callable[[AcceleratorConfig], wiring.Component] = Core):
+    def __init__(self, config: AcceleratorConfig,
+                 make_core: Callable[[AcceleratorConfig], wiring.Component] = CoreModule):
         self.config = config
         self.make_core = make_core
         super().__init__({
@@ -69,7 +72,8 @@ class Top(wiring.Component):
         m.submodules.writer = writer = ResetInserter(job.forget)(Writer(config))
         cores = [self.make_core(config) for _ in range(config.cores)]
         for index, core in enumerate(cores):
-            m.submodules[f"core_{index}"] = ResetInserter(job.forget)(core)
+            m.submodules[f"core_{index}"] = core
+            m.d.comb += core.reset.eq(job.forget)
 
         self._ports(m, csr, reader, writer, weights)
         self._data_reads(m, sequencer, reader, tas, loader)
@@ -132,10 +136,12 @@ class Top(wiring.Component):
         buses = [self.data, *(getattr(self, f"weights_{port}") for port in range(self.config.ports))]
         channels = [(bus, channel) for bus in buses for channel in ("ar", "r")]
         channels += [(self.data, channel) for channel in ("aw", "w", "b")]
-        moved = Cat(getattr(bus, f"{channel}valid") & getattr(bus, f"{channel}ready") for bus, channel in channels).any()
+        moved = Cat(getattr(bus, f"{channel}valid") & getattr(bus, f"{channel}ready")
+                    for bus, channel in channels).any()
         m.d.comb += [
             job.start.eq(csr.start), job.reset.eq(csr.reset), job.watchdog.eq(csr.settings.watchdog),
-            job.finished.eq(sequencer.finished), job.instruction_error.eq(sequencer.error), job.index.eq(sequencer.index),
+            job.finished.eq(sequencer.finished), job.instruction_error.eq(sequencer.error),
+            job.index.eq(sequencer.index),
             job.read_error.eq(reader.error | weights.error), job.write_error.eq(writer.error),
             job.stream_error.eq(schedule.error_stream),
             job.progress.eq(moved | sequencer.retired | schedule.mac_valid | schedule.drain_valid),

@@ -35,8 +35,8 @@ class Layer:
         rng = np.random.default_rng(self.seed)
 
         def matrix(rows, columns):
-            values = rng.standard_normal((rows, columns)) * np.exp2(rng.integers(-6, 6, (rows, columns // 32))).repeat(32, 1)
-            return MxMatrix.from_float(values)
+            spread = np.exp2(rng.integers(-6, 6, (rows, columns // 32))).repeat(32, axis=1)
+            return MxMatrix.from_float(rng.standard_normal((rows, columns)) * spread)
 
         self.weights = MlpWeights(matrix(self.intermediate, self.hidden), matrix(self.intermediate, self.hidden),
                                   matrix(self.hidden, self.intermediate))
@@ -56,7 +56,8 @@ class Layer:
               for row, s in enumerate(self.slots)),
             Instruction(Opcode.DECIDE),
             *(Instruction(Opcode.LOAD, slot=s, offset=row * stride) for row, s in enumerate(self.slots)),
-            *(Instruction(Opcode.STORE, slot=s, offset=row * output_bytes(self.hidden)) for row, s in enumerate(self.slots)),
+            *(Instruction(Opcode.STORE, slot=s, offset=row * output_bytes(self.hidden))
+              for row, s in enumerate(self.slots)),
             Instruction(Opcode.RUN),
             Instruction(Opcode.END),
         ]
