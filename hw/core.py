@@ -28,6 +28,28 @@ BLOCKS_IN_FLIGHT = 64
 """More gate/up blocks than the epilogue holds at one a cycle."""
 
 
+def core_members(config: AcceleratorConfig) -> dict:
+    """Members of :class:`Core`."""
+    return {
+        "start": In(1),
+        "rows": In(range(config.locals + 1)),
+        "shape": In(Shape),
+        "load_valid": In(1),
+        "load": In(load_op(config)),
+        "bind_valid": In(1),
+        "bind": In(bind_op(config)),
+        "mac_valid": In(1),
+        "mac": In(mac_op(config)),
+        "beat": In(weight_beat(config)),
+        "drain_valid": In(1),
+        "drain": In(drain_op(config)),
+        "busy": Out(1),
+        "drain_ready": Out(1),
+        "nan": Out(1),
+        "o": Out(stream.Signature(WriteRequest)),
+    }
+
+
 class Core(wiring.Component):
     """One core of ``config.rows`` x 32 multipliers. MAC and drain operations may come every cycle.
 
@@ -65,24 +87,7 @@ class Core(wiring.Component):
 
     def __init__(self, config: AcceleratorConfig):
         self.config = config
-        super().__init__({
-            "start": In(1),
-            "rows": In(range(config.locals + 1)),
-            "shape": In(Shape),
-            "load_valid": In(1),
-            "load": In(load_op(config)),
-            "bind_valid": In(1),
-            "bind": In(bind_op(config)),
-            "mac_valid": In(1),
-            "mac": In(mac_op(config)),
-            "beat": In(weight_beat(config)),
-            "drain_valid": In(1),
-            "drain": In(drain_op(config)),
-            "busy": Out(1),
-            "drain_ready": Out(1),
-            "nan": Out(1),
-            "o": Out(stream.Signature(WriteRequest)),
-        })
+        super().__init__(core_members(config))
 
     def elaborate(self, platform):
         m = Module()
