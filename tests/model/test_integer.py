@@ -169,7 +169,7 @@ def matrices(draw, rows: int, width: int):
 
 
 @given(x=matrices(1, 64), gate=matrices(32, 64), up=matrices(32, 64), down=matrices(64, 32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_operands_equal_the_slow_definition(x, gate, up, down):
     assert_same_bits(x, MlpWeights(gate, up, down), "hypothesis")
 
@@ -210,7 +210,7 @@ def test_longest_reduction_equals_the_slow_definition():
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_permuted_blocks_give_the_same_bits(seed):
     rng = np.random.default_rng(seed)
     x, w = (MxMatrix.from_float(rng.standard_t(2, s) * 2.0 ** rng.integers(-12, 12, s)) for s in ((3, 512), (40, 512)))
