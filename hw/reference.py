@@ -40,14 +40,14 @@ def registers_markdown() -> str:
         _GENERATED, "", "# Registers", "",
         f"AXI4-Lite, 32 bits, {WINDOW_BYTES // 1024} KiB window, protocol version {PROTOCOL_VERSION}. 64-bit registers "
         "take two words, low first. Unlisted addresses read 0. Byte strobes are honoured. While a job runs, writes "
-        "reach CONTROL and WATCHDOG only. A reset command in a running job aborts it, after outstanding memory traffic.",
+        "reach CONTROL and WATCHDOG only. A reset command in a running job aborts it when its memory traffic is done.",
         "", "| address | name | access | bits | meaning |", "| --- | --- | --- | --- | --- |",
     ]
     for r in REGISTERS:
         bits = {1: "32", 2: "64"}.get(r.words, f"{r.words} × 32")
         lines.append(f"| {r.address:#06x} | {r.name} | {r.access} | {bits} | {r.doc} |")
     lines += ["", "# Instructions", "",
-              f"{INSTRUCTION_BYTES} bytes, little-endian; bits of no listed field must be 0. Meaning, order: hw/isa.py.",
+              f"{INSTRUCTION_BYTES} bytes, little-endian; bits of no listed field are 0. Meaning and order: hw/isa.py.",
               "", "| opcode | name | fields (least significant bit, width) |", "| --- | --- | --- |"]
     for opcode in Opcode:
         fields = ", ".join(f"{name} ({FIELDS[name][0]}, {FIELDS[name][1]})" for name in USED[opcode]) or "none"

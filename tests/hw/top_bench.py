@@ -75,6 +75,7 @@ class Bench:
         self.top = Top(config)
         self.memory = AxiMemory(seed, timing)
         self.cycles = 0
+        self._written: dict[str, int] = {}
 
     def store_layer(self, layer: Layer) -> None:
         """Put weights, inputs and scores where ``Layer.program`` expects them, and a pattern into the outputs."""
@@ -113,6 +114,9 @@ class Bench:
         sim.add_testbench(testbench)
         sim.run()
 
+    async def tick(self) -> None:
+        await self._ctx.tick()
+
     async def read(self, name: str, word: int = 0) -> int:
         ctx, bus = self._ctx, self.top.csr
         ctx.set(bus.araddr, address(name, word))
@@ -129,6 +133,7 @@ class Bench:
 
     async def write(self, name: str, value: int) -> None:
         ctx, bus = self._ctx, self.top.csr
+        self._written[name] = value
         for word in range(BY_NAME[name].words):
             ctx.set(bus.awaddr, address(name, word))
             ctx.set(bus.wdata, value >> 32 * word & 0xFFFFFFFF)
@@ -146,7 +151,8 @@ class Bench:
         """Start a job and wait for the interrupt."""
         count = self.store_program(program)
         for name, value in ({"PROGRAM_COUNT": count} | settings).items():
-            await self.write(name, value)
+            if self._written.get(name) != value:
+                await self.write(name, value)
         await self.write("CONTROL", CONTROL_START)
         for self.cycles in range(LIMIT_CYCLES):
             if self._ctx.get(self.top.interrupt):
