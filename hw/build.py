@@ -26,8 +26,10 @@ from hw.reference import describe, registers_markdown
 from hw.replica import MODULE, CoreInstance, CoreModule
 from hw.top import Top
 
-TOP = "fastcar"
+TOP = "top"
 """Verilog name of the top module."""
+STEM = "fastcar"
+"""Name of the files, without ending."""
 ROOT = Path(__file__).parents[1]
 
 
@@ -51,15 +53,6 @@ class BuildError(Exception):
     """The build cannot be done; the message says what to change."""
 
 
-@dataclass(frozen=True)
-class Emitted:
-    """Files of one build. ``verilog``: all modules, top module ``fastcar``. ``sidecar``: JSON of :func:`describe`."""
-
-    verilog: Path
-    sidecar: Path
-    cached: bool
-
-
 def source_hash(config: AcceleratorConfig) -> str:
     """SHA-256 over everything that the Verilog depends on: sources, sizes, version of the generator."""
     sources = sorted([*(ROOT / "hw").glob("*.py"), ROOT / "model" / "integer.py", ROOT / "model" / "mx.py"])
@@ -70,26 +63,27 @@ def source_hash(config: AcceleratorConfig) -> str:
 
 
 def emit(config: AcceleratorConfig, directory: Path | str,
-         progress: Callable[[str], None] = lambda step: None) -> Emitted:
-    """Write ``fastcar.v`` and ``fastcar.json`` of ``config`` into ``directory`` unless they are there and current.
+         progress: Callable[[str], None] = lambda step: None) -> tuple[Path, Path]:
+    """Write Verilog and JSON sidecar of ``config`` into ``directory`` unless they are there and current.
 
+    Returns their paths: ``fastcar.v`` holds all modules (top module ``top``), ``fastcar.json`` what ``describe`` says.
     The core is written out once and instantiated ``config.cores`` times. The same sources give the same bytes: no path,
     no time. ``progress`` is told each step. Raises :exc:`OSError` where the directory cannot be written.
     """
     directory = Path(directory)
-    paths = directory / f"{TOP}.v", directory / f"{TOP}.json"
+    source, sidecar = directory / f"{STEM}.v", directory / f"{STEM}.json"
     key = source_hash(config)
-    if _is_current(*paths, key):
-        return Emitted(*paths, cached=True)
+    if _is_current(source, sidecar, key):
+        return source, sidecar
     directory.mkdir(parents=True, exist_ok=True)
     progress("core")
     text = _verilog(CoreModule(config), MODULE)
     progress("top")
     text += _verilog(Top(config, CoreInstance), TOP)
-    sidecar = describe(config) | {"top": TOP, "source_sha256": key, "verilog_sha256": sha256(text.encode()).hexdigest()}
-    for path, content in zip(paths, (text, json.dumps(sidecar, indent=1) + "\n")):
-        _replace(path, content)
-    return Emitted(*paths, cached=False)
+    facts = describe(config) | {"top": TOP, "source_sha256": key, "verilog_sha256": sha256(text.encode()).hexdigest()}
+    _replace(source, text)
+    _replace(sidecar, json.dumps(facts, indent=1) + "\n")
+    return source, sidecar
 
 
 def _verilog(component: Component, name: str) -> str:
@@ -121,17 +115,17 @@ def build(board: str, directory: Path | str | None = None, progress: Callable[[s
         raise BuildError(f"unknown board {board!r}; known: {', '.join(BOARDS)}")
     began = time.monotonic()
     config = preset(board)
-    emitted = emit(config, directory or Path("build") / board, progress)
+    source, sidecar = emit(config, directory or Path("build") / board, progress)
     return {
-        "board": board, "part": BOARDS[board].part, "verilog": str(emitted.verilog), "parameters": str(emitted.sidecar),
-        "top": TOP, "macs": config.macs, "cached": emitted.cached, "seconds": round(time.monotonic() - began, 1),
+        "board": board, "part": BOARDS[board].part, "verilog": str(source), "parameters": str(sidecar),
+        "top": TOP, "macs": config.macs, "seconds": round(time.monotonic() - began, 1),
         "vivado": shutil.which("vivado"), "bitstream": None,
     }
 
 
 def _explain(summary: dict) -> str:
-    lines = [f"wrote {summary['verilog']} (top module {TOP}, {summary['macs']} MACs) and {summary['parameters']}"
-             + (", unchanged since the last build" if summary["cached"] else f" in {summary['seconds']} s")]
+    lines = [f"{summary['verilog']} (top module {TOP}, {summary['macs']} MACs) and {summary['parameters']} are "
+             f"up to date ({summary['seconds']} s)"]
     if summary["part"]:
         found = f"vivado found ({summary['vivado']}), but " if summary["vivado"] else "vivado not found; also, "
         lines.append(f"{found}the bitstream flow is not part of this project yet. Left out for {summary['part']}: "
