@@ -118,10 +118,11 @@ class Core(wiring.Component):
         # The beat waits for the activations it meets.
         valid = delay(m, accepted, Activations.LATENCY, "mac_valid", reset=True)
         op = delay(m, self.mac, Activations.LATENCY, "mac")
-        beat = delay(m, self.beat, Activations.LATENCY, "beat")
-        m.d.comb += [dot.codes.eq(activations.o.codes), dot.weights.eq(beat.codes)]
+        weights = delay(m, self.beat.codes, Activations.LATENCY - 1, "weights")
+        m.d.comb += [dot.weights.eq(weights), dot.codes.eq(activations.o.codes)]
 
         # The scales wait for the products.
+        scales = delay(m, self.beat.scales, Activations.LATENCY, "scales")
         early = Dot.LATENCY - Align.EARLY
         down = op.phase == Phase.DOWN
         x_drop = Signal(8)
@@ -133,7 +134,7 @@ class Core(wiring.Component):
             largest[1].eq(Mux(down, self.shape.down_scale, self.shape.up_scale)),
             align.x_drop.eq(delay(m, x_drop, early, "x_drop")),
             align.largest.eq(delay(m, largest, early, "largest")),
-            align.scales.eq(delay(m, beat.scales, early, "scales")),
+            align.scales.eq(delay(m, scales, early, "early_scales")),
             align.sums.eq(dot.sums),
         ]
 
@@ -146,7 +147,7 @@ class Core(wiring.Component):
             accumulator.terms.eq(align.terms),
         ]
 
-        weight_nan = tree([beat.scales[row] == SCALE_NAN for row in range(config.rows)], lambda a, b: a | b)
+        weight_nan = tree([scales[row] == SCALE_NAN for row in range(config.rows)], lambda a, b: a | b)
         with m.If(self.start):
             m.d.sync += nan_rows.eq(0)
         with m.Else():
