@@ -188,5 +188,5 @@ def generate(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[i
         complete = False
     else:
         complete = True
-    nothing = torch.empty(rows.videos, 0, layout.tokens_per_frame, dtype=torch.int64)
-    return Generation(codes=torch.stack(done, dim=1) if done else nothing, statistics=decoder.statistics, complete=complete)
+    shown = torch.stack(done, dim=1) if done else torch.empty(rows.videos, 0, layout.tokens_per_frame).long()
+    return Generation(codes=shown, statistics=decoder.statistics, complete=complete)

@@ -3,15 +3,19 @@
 A block product that is shifted right by no more than GUARD_BITS loses nothing, so an accumulator whose shifts are all
 that small is a plain dot product of codes scaled by powers of two. In float64 every partial sum of it is exact (it is
 a multiple of one accumulator LSB below 2**42), so a library matrix product gives the accumulator in whatever order it
-adds. Rows with a longer shift go the general way. numpy only.
+adds. Rows with a longer shift go the general way.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from model.integer import BF16_NAN, GUARD_BITS, MlpResult, MlpWeights, MxMatrix, accumulate, swiglu, to_bf16
 from model.mx import BLOCK, SCALE_NAN
+
+CHUNK = 1 << 14
+"""Hidden outputs that are worked on at once: temporaries stay in the processor's cache."""
 
 
 class PreparedMatrix:
@@ -21,7 +25,8 @@ class PreparedMatrix:
         self._matrix = matrix
         self._largest = matrix.largest_scale
         drop, self._longest = _drops(matrix, np.full(len(matrix.codes), self._largest))
-        self._values = np.ascontiguousarray(_scaled(matrix.codes, -drop).T)
+        # A torch product, because it follows torch's number of threads; numpy's library has another pool of its own.
+        self._values = torch.from_numpy(np.ascontiguousarray(_scaled(matrix.codes, -drop).T))
 
     def accumulate(self, x: MxMatrix) -> tuple[np.ndarray, np.ndarray]:
         """As :func:`model.integer.accumulate` of ``x`` with this matrix."""
@@ -30,7 +35,7 @@ class PreparedMatrix:
         long = drop.max(axis=1) + self._longest > GUARD_BITS
         if long.all():
             return accumulate(x, self._matrix)
-        acc = (_scaled(x.codes, GUARD_BITS - drop) @ self._values).astype(np.int64)
+        acc = (torch.from_numpy(_scaled(x.codes, GUARD_BITS - drop)) @ self._values).numpy().astype(np.int64)
         if long.any():
             acc[long], _ = accumulate(MxMatrix(x.codes[long], x.scales[long]), self._matrix)
         return acc, largest + self._largest
@@ -43,7 +48,18 @@ class PreparedMlp:
         self._gate, self._up, self._down = (PreparedMatrix(m) for m in (weights.gate, weights.up, weights.down))
         self._bad = any((m.scales == SCALE_NAN).any() for m in (weights.gate, weights.up, weights.down))
 
+        self._rows = max(1, CHUNK // weights.intermediate)
+
     def __call__(self, x: MxMatrix) -> MlpResult:
+        parts = [self._chunk(MxMatrix(x.codes[start:start + self._rows], x.scales[start:start + self._rows]))
+                 for start in range(0, max(1, len(x.codes)), self._rows)]
+        if len(parts) == 1:
+            return parts[0]
+        y, nan, codes, scales = (np.concatenate(arrays) for arrays in zip(*(
+            (part.y, part.nan, part.hidden_codes.codes, part.hidden_codes.scales) for part in parts)))
+        return MlpResult(y, nan, MxMatrix(codes, scales))
+
+    def _chunk(self, x: MxMatrix) -> MlpResult:
         hidden = swiglu(*self._gate.accumulate(x), *self._up.accumulate(x))
         acc, exponent = self._down.accumulate(hidden)
         nan = (x.scales == SCALE_NAN).any(axis=1) | self._bad
