@@ -49,7 +49,7 @@ def quantize(x: np.ndarray, fmt: str = "mxint8") -> tuple[np.ndarray, np.ndarray
     if values.ndim == 0 or values.shape[-1] % BLOCK:
         raise ValueError(f"the last axis must be a multiple of {BLOCK}, not shape {values.shape}; pad it with zeros")
     blocks = values.reshape(*values.shape[:-1], values.shape[-1] // BLOCK, BLOCK)
-    bad = ~np.isfinite(blocks).all(axis=-1)
+    bad = ~np.all(np.isfinite(blocks), axis=-1)
     blocks = np.where(bad[..., None], 0.0, blocks)
     peak = np.abs(blocks).max(axis=-1)
     exponent = np.clip(np.frexp(peak)[1] - 1 - spec.emax, -SCALE_BIAS, SCALE_BIAS)
