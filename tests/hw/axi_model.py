@@ -32,6 +32,17 @@ class Timing:
 FAST = Timing(latency=(1, 1), stall=0.0)
 
 
+def cycle_limit(cycles: int) -> Callable:
+    """Background testbench that fails a simulation which hangs."""
+
+    async def testbench(ctx):
+        for _ in range(cycles):  # not repeat(): it cannot be dropped at the end of the simulation
+            await ctx.tick()
+        raise AssertionError(f"simulation still runs after {cycles} cycles")
+
+    return testbench
+
+
 @dataclass
 class AxiMemory:
     """Sparse memory of 64-byte beats (``beats``: address -> value), zero where never written.

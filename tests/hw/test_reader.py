@@ -5,7 +5,7 @@ import pytest
 from amaranth.sim import Simulator
 
 from hw.reader import Reader
-from tests.hw.axi_model import FAST, AxiMemory, Timing
+from tests.hw.axi_model import FAST, AxiMemory, Timing, cycle_limit
 
 FIFO_BEATS = 128
 
@@ -14,6 +14,7 @@ def simulator(dut: Reader, memory: AxiMemory) -> Simulator:
     sim = Simulator(dut)
     sim.add_clock(1e-8)
     sim.add_testbench(memory.read_slave(dut.bus), background=True)
+    sim.add_testbench(cycle_limit(20_000), background=True)
     return sim
 
 
@@ -77,7 +78,8 @@ def test_random_requests(seed):
 def test_one_beat_a_cycle_across_requests():
     memory = AxiMemory(0, Timing(latency=(40, 40), stall=0.0))
     dut = Reader(FIFO_BEATS)
-    requests = [(0x1F40, 100), (0x10000, 1), (0x20000, 1), (0x30000, 198)]
+    singles = [(0x10000 * i, 1) for i in range(1, 31)]
+    requests = [*singles, (0x1F40, 100), (0x500000, 1), (0x30000, 198)]
     total = sum(beats for _, beats in requests)
     valid_cycles = []
 
@@ -99,7 +101,7 @@ def test_one_beat_a_cycle_across_requests():
     sim.add_testbench(consumer)
     sim.run()
     assert valid_cycles[-1] - valid_cycles[0] == total - 1
-    assert memory.reads[:4] == [(0x1F40, 3), (0x2000, 64), (0x3000, 33), (0x10000, 1)]
+    assert memory.reads[30:34] == [(0x1F40, 3), (0x2000, 64), (0x3000, 33), (0x500000, 1)]
 
 
 def test_latency_and_credit():
@@ -108,16 +110,16 @@ def test_latency_and_credit():
     dut = Reader(FIFO_BEATS)
 
     async def testbench(ctx):
-        ctx.set(dut.requests.payload, {"address": 0x8000, "beats": 1000})
+        await request(ctx, dut, 0x8040, FIFO_BEATS - 1)
+        ctx.set(dut.requests.payload, {"address": 0x40000, "beats": 1})
         ctx.set(dut.requests.valid, 1)
-        await ctx.tick()
-        ctx.set(dut.requests.valid, 0)
         assert not ctx.get(dut.bus.arvalid)
         await ctx.tick()
         assert ctx.get(dut.bus.arvalid)
         for _ in range(3 * FIFO_BEATS):
             await ctx.tick()
         assert sum(beats for _, beats in memory.reads) == FIFO_BEATS
+        assert memory.reads == [(0x8040, 63), (0x9000, 64), (0x40000, 1)]
         assert ctx.get(dut.bus.rready)
 
     sim = simulator(dut, memory)
@@ -169,6 +171,22 @@ def test_error_then_flush_then_good_request(seed):
         assert memory.reads[before:] == [(0x100FC0, 1), (0x101000, 4)], f"seed {seed}"
 
     sim = simulator(dut, memory)
+    sim.add_testbench(testbench)
+    sim.run()
+
+
+def test_late_beat_after_a_reset_is_ignored():
+    dut = Reader(FIFO_BEATS)
+
+    async def testbench(ctx):
+        ctx.set(dut.bus.rvalid, 1)
+        ctx.set(dut.bus.rlast, 1)
+        ctx.set(dut.bus.rresp, 2)
+        await ctx.tick().repeat(4)
+        assert not ctx.get(dut.busy) and not ctx.get(dut.o.valid) and not ctx.get(dut.error)
+
+    sim = Simulator(dut)
+    sim.add_clock(1e-8)
     sim.add_testbench(testbench)
     sim.run()
 

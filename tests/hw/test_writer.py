@@ -5,7 +5,7 @@ from amaranth.sim import Simulator
 
 from hw.config import AcceleratorConfig
 from hw.writer import OUTSTANDING_WRITES, Writer
-from tests.hw.axi_model import FAST, AxiMemory, Timing
+from tests.hw.axi_model import FAST, AxiMemory, Timing, cycle_limit
 
 
 def build(cores: int, memory: AxiMemory) -> tuple[Writer, Simulator]:
@@ -14,6 +14,7 @@ def build(cores: int, memory: AxiMemory) -> tuple[Writer, Simulator]:
     sim = Simulator(dut)
     sim.add_clock(1e-8)
     sim.add_testbench(memory.write_slave(dut.bus), background=True)
+    sim.add_testbench(cycle_limit(20_000), background=True)
     return dut, sim
 
 
@@ -101,6 +102,21 @@ def test_unanswered_writes_are_limited():
         assert ctx.get(dut.busy) and not ctx.get(dut.error) and not ctx.get(dut.i[0].ready)
 
     sim.add_testbench(monitor)
+    sim.run()
+
+
+def test_late_answer_after_a_reset_is_ignored():
+    memory = AxiMemory(0, Timing(silent=True))
+    dut, sim = build(1, memory)
+
+    async def testbench(ctx):
+        ctx.set(dut.bus.bvalid, 1)
+        ctx.set(dut.bus.bresp, 2)
+        assert not ctx.get(dut.busy)
+        await ctx.tick()
+        assert not ctx.get(dut.busy) and not ctx.get(dut.error)
+
+    sim.add_testbench(testbench)
     sim.run()
 
 
