@@ -1,0 +1,32 @@
+import dataclasses
+
+import pytest
+import torch
+
+from model import checkpoint
+from model.config import PRESETS
+from model.transformer import Transformer
+from model.visual import VisualConfig, VisualTokenizer
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads that wait for each other make products of a few rows slow on a busy machine."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A tiny model with random weights on disk."""
+    torch.manual_seed(4)
+    folder = tmp_path_factory.mktemp("model")
+    config = dataclasses.replace(PRESETS["tiny"])
+    visual = VisualTokenizer(VisualConfig(codebook=config.codebook, code_dim=4, width=8, context_layers=1))
+    checkpoint.save(folder, config, Transformer(config), visual)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """Compiled models of tests stay out of the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
