@@ -58,6 +58,7 @@ class _Layer:
 
     shape: Instruction | None = None
     weights: Instruction | None = None
+    scored: set[int] = field(default_factory=set)
     sums: dict[int, int] = field(default_factory=dict)
     decided: bool = False
     inputs: dict[int, np.ndarray] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Interpreter:
         for self._at in range(count):
             instruction = self._decode(program[self._at * INSTRUCTION_BYTES:(self._at + 1) * INSTRUCTION_BYTES])
             if instruction.opcode == Opcode.END:
+                self._require(not self._layer.decided, Error.ORDER)
                 return
             self._steps[instruction.opcode](instruction)
         self._fail(Error.PROGRAM)
@@ -132,6 +134,7 @@ class Interpreter:
     def _set_layer(self, i: Instruction) -> None:
         self._require(0 < i.hidden_blocks <= self.config.max_hidden_blocks, Error.SHAPE)
         self._require(0 < i.intermediate_blocks <= self.config.max_intermediate_blocks, Error.SHAPE)
+        self._require(not self._layer.decided, Error.ORDER)
         self._layer = _Layer(shape=i)
 
     def _set_weights(self, i: Instruction) -> None:
@@ -143,13 +146,15 @@ class Interpreter:
         layer.weights = i
 
     def _add_scores(self, i: Instruction) -> None:
-        self._require(self._layer.weights and not self._layer.decided, Error.ORDER)
+        layer = self._layer
         self._require(0 < i.count <= self.config.max_heads, Error.SHAPE)
+        self._require(layer.weights and not layer.decided and i.slot not in layer.scored, Error.ORDER)
+        layer.scored.add(i.slot)
         if self.settings.source != SOURCE_TAS or not self.settings.active >> i.slot & 1:
             return
         address = self._address(self.settings.scores_base, i.offset, scores_bytes(i.count))
         scores = self._read(address, 4 * i.count).view("<i4")
-        self._layer.sums[i.slot] = int(scores.sum(dtype=np.int64))
+        layer.sums[i.slot] = int(scores.sum(dtype=np.int64))
 
     def _decide(self, i: Instruction) -> None:
         layer, settings, result = self._layer, self.settings, self.result
@@ -173,13 +178,13 @@ class Interpreter:
         return bool(self.result.index >> slot & 1)
 
     def _load(self, i: Instruction) -> None:
-        self._require(self._layer.decided, Error.ORDER)
+        self._require(self._layer.decided and i.slot not in self._layer.inputs, Error.ORDER)
         if self._computes(i.slot):
             size = activation_bytes(self._layer.hidden)
             self._layer.inputs[i.slot] = self._read(self._address(self.settings.input_base, i.offset, size), size)
 
     def _store(self, i: Instruction) -> None:
-        self._require(self._layer.decided, Error.ORDER)
+        self._require(self._layer.decided and i.slot not in self._layer.outputs, Error.ORDER)
         if self._computes(i.slot):
             size = output_bytes(self._layer.hidden)
             self._layer.outputs[i.slot] = self._address(self.settings.output_base, i.offset, size)

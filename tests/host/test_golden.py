@@ -6,7 +6,7 @@ from host.driver import JobError
 from host.golden import GoldenBoard
 from hw.config import preset
 from hw.isa import Error, Instruction, Opcode
-from hw.layout import output_bytes
+from hw.layout import layer_beats, output_bytes
 from hw.registers import STATUS_NAN, address
 from model.integer import BF16_NAN, MxMatrix, mlp
 from tests.host.jobs import PlacedJob, random_weights
@@ -96,7 +96,10 @@ def test_a_nan_in_the_input_gives_nan_and_the_sticky_flag(board):
 
 
 LAYER = Instruction(Opcode.LAYER, hidden_blocks=1, intermediate_blocks=1)
-END = Instruction(Opcode.END)
+BEATS = layer_beats(preset("tiny"), 32, 32)
+WEIGHTS, DECIDE = Instruction(Opcode.WEIGHTS, count=BEATS), Instruction(Opcode.DECIDE)
+SCORES, LOAD = Instruction(Opcode.SCORES, count=1), Instruction(Opcode.LOAD)
+RUN, END = Instruction(Opcode.RUN), Instruction(Opcode.END)
 
 
 @pytest.mark.parametrize("words, code, index", [
@@ -108,6 +111,16 @@ END = Instruction(Opcode.END)
     ([LAYER, Instruction(Opcode.DECIDE), END], Error.ORDER, 1),
     ([Instruction(Opcode.RUN)], Error.ORDER, 0),
     ([LAYER], Error.PROGRAM, 0),
+    ([LAYER, WEIGHTS, DECIDE, END], Error.ORDER, 3),
+    ([LAYER, WEIGHTS, DECIDE, LAYER], Error.ORDER, 3),
+    ([LAYER, WEIGHTS, SCORES, SCORES], Error.ORDER, 3),
+    ([LAYER, WEIGHTS, DECIDE, LOAD, LOAD], Error.ORDER, 4),
+    ([LAYER, WEIGHTS, DECIDE, LOAD, RUN], Error.ORDER, 4),
+    ([LAYER, WEIGHTS, DECIDE, Instruction(Opcode.STORE, offset=1)], Error.ADDRESS, 3),
+    ([LAYER, WEIGHTS, DECIDE, Instruction(Opcode.LOAD, offset=1 << 20)], Error.ADDRESS, 3),
+    ([LAYER, Instruction(Opcode.WEIGHTS, offset=64, count=BEATS)], Error.ADDRESS, 1),
+    ([Instruction(Opcode.SCORES, slot=32, count=1)], Error.SLOT, 0),
+    ([Instruction(Opcode.SCORES, count=17)], Error.SHAPE, 0),
 ])
 def test_bad_programs_stop_with_code_and_index_and_the_next_job_works(board, words, code, index):
     rng = np.random.default_rng(SEED)
