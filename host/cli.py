@@ -48,8 +48,9 @@ def _code_of(error: Exception) -> int | None:
     from host.compile import CompileError
     from host.verify import VerifyError
     from model.checkpoint import CheckpointError
+    from model.presets import PresetError
     from model.vocabulary import PromptError
-    for kinds, code in (((SettingsError, PromptError, CompileError), USAGE), ((CheckpointError,), MODEL),
+    for kinds, code in (((SettingsError, PromptError, PresetError, CompileError), USAGE), ((CheckpointError,), MODEL),
                         ((OutputError,), OUTPUT), ((BoardError,), BOARD), ((VerifyError, BoardTestFailed), DIFFERENT)):
         if isinstance(error, kinds):
             return code

@@ -1,19 +1,32 @@
 """The replay gate that a user asked for."""
 
 from host.settings import Settings, SettingsError, json_number
-from model.config import ModelConfig
 from model.gates import ChangeGate, DenseGate, Gate, TasGate
+from model.presets import load_presets
+from model.transformer import Transformer
 
 GATES = {"tas": TasGate, "change": ChangeGate}
 
 
-def choose_gate(settings: Settings, config: ModelConfig) -> tuple[Gate, dict[str, object]]:
-    """The gate and a JSON-ready report on it. Raises :exc:`~host.settings.SettingsError` for unfit thresholds."""
+def choose_gate(settings: Settings, transformer: Transformer) -> tuple[Gate, dict[str, object]]:
+    """The gate and a JSON-ready report on it.
+
+    Raises
+    ------
+    SettingsError
+        Thresholds that do not fit the model.
+    PresetError
+        A replay ratio that the model is not calibrated for.
+    """
     if settings.dense or settings.ratio == 0:
         return DenseGate(), {"name": "dense"}
     thresholds = settings.threshold
-    if len(thresholds) not in (1, config.layers):
-        raise SettingsError(f"{len(thresholds)} thresholds for a model of {config.layers} layers; "
+    if settings.ratio is not None:
+        curve = load_presets(transformer, settings.model).curve(settings.gate, settings.joint_pairs)
+        thresholds = (curve.threshold(settings.ratio),)
+    layers = transformer.config.layers
+    if len(thresholds) not in (1, layers):
+        raise SettingsError(f"{len(thresholds)} thresholds for a model of {layers} layers; "
                             "give one, or one per layer")
     gate = GATES[settings.gate](thresholds if len(thresholds) > 1 else thresholds[0], joint_pairs=settings.joint_pairs)
     report = {"name": settings.gate, "thresholds": [json_number(t) for t in thresholds],

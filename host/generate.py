@@ -30,7 +30,7 @@ def run(settings: Settings, console: Console) -> dict[str, object]:
 
     Raises
     ------
-    SettingsError, PromptError, CheckpointError, OutputError, BoardError, VerifyError
+    SettingsError, PromptError, PresetError, CheckpointError, OutputError, BoardError, VerifyError
     """
     videos = settings.videos()
     for prompt in settings.prompts:
@@ -43,7 +43,7 @@ def run(settings: Settings, console: Console) -> dict[str, object]:
         sampling = dataclasses.replace(sampling, cfg_scale=settings.cfg_scale)
     _check_rows(len(videos), sampling)
     frames = config.layout.frames if settings.frames is None else settings.frames
-    gate, gate_report = choose_gate(settings, config)
+    gate, gate_report = choose_gate(settings, transformer)
     folder = OutputFolder(settings.out, len(videos))
     weights = quantised_weights(transformer)
     jobs = JobStatistics()

@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from host import cli, generate
 from host.golden import GoldenBoard
+from model import checkpoint
+from model.presets import Curve, ReplayPresets, fingerprint
 
 PROMPT = "a red circle moves left"
 
@@ -76,6 +79,24 @@ def test_infinite_thresholds_and_per_layer_ones(run, tmp_path):
     assert stats["replay_ratio_eligible"] == 1 and stats["gate"]["thresholds"] == ["-inf"]
     assert run("--frames", "2", "--gate", "tas", "--threshold=inf,-inf")[0] == 0
     assert stats_in(tmp_path / "out")["replay_ratio_per_layer"] == [0, 1]
+
+
+def test_a_replay_ratio_is_looked_up_among_the_calibrated_ones(run, tmp_path, model_folder):
+    folder = tmp_path / "calibrated"
+    shutil.copytree(model_folder, folder)
+    _, transformer, _ = checkpoint.load(folder)
+    curve = Curve(gate="change", joint_pairs=False, points=((0.2, 0.1), (0.6, 0.3)))
+    ReplayPresets(fingerprint=fingerprint(transformer), curves=(curve,)).save(folder)
+    assert run("--frames", "2", "--replay-ratio", "0.4", "--model", str(folder))[0] == 0
+    assert stats_in(tmp_path / "out")["gate"]["thresholds"] == [pytest.approx(0.2)]
+    code, _, stderr = run("--replay-ratio", "0.9", "--model", str(folder))
+    assert code == cli.USAGE and "outside the calibrated 0.20..0.60" in stderr[0]
+    code, _, stderr = run("--gate", "tas", "--model", str(folder))
+    assert code == cli.USAGE and "no calibration of gate tas for this model; give a threshold" in stderr[0]
+    code, _, stderr = run()
+    assert code == cli.USAGE and "no calibrated thresholds" in stderr[0]
+    assert run("--frames", "1", "--replay-ratio", "0")[0] == 0
+    assert stats_in(tmp_path / "out")["gate"] == {"name": "dense"}
 
 
 def test_verify_on_the_golden_board_says_that_it_compares_nothing(run, tmp_path):
