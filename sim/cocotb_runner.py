@@ -86,8 +86,8 @@ def compile_design(design: Design, *, waves: bool) -> Path:
     """Folder with the simulation of ``design``, built if no earlier build had the same inputs."""
     tools = verilator.find()
     ports = visible_ports(design)
-    digest = build.content_hash([*(path.read_bytes() for path in design.sources), ports.encode(), repr((FLAGS, MAKE_FLAGS)).encode(),
-                                 tools.version.encode(), sys.version.encode()])
+    digest = build.content_hash([*(path.read_bytes() for path in design.sources), ports.encode(),
+                                 repr((FLAGS, MAKE_FLAGS)).encode(), tools.version.encode(), sys.version.encode()])
     target = build.BUILD_ROOT / "cocotb" / f"{design.name}-{'waves' if waves else 'fast'}-{digest}"
     with build.exclusive(target.with_suffix(".lock")):
         if not target.exists():
