@@ -201,11 +201,11 @@ def test_longest_reduction_fills_the_accumulator_without_overflow(sign):
 def test_longest_reduction_equals_the_slow_definition():
     seed = 38
     rng = np.random.default_rng(seed)
-    x, weights = random_case(rng, rng.standard_normal, rows=1, hidden=32, intermediate=MAX_BLOCKS * BLOCK)
-    acc, exponent = integer.accumulate(x_long := MxMatrix.from_float(rng.standard_t(2, (1, MAX_BLOCKS * BLOCK))),
-                                       weights.down)
-    for output, row in enumerate(as_rows(weights.down)[:8]):
-        slow, top = slow_mlp.dot(as_rows(x_long)[0], row, weights.down.largest_scale)
+    width = MAX_BLOCKS * BLOCK
+    x, w = MxMatrix.from_float(rng.standard_t(2, (1, width))), MxMatrix.from_float(rng.standard_normal((8, width)))
+    acc, exponent = integer.accumulate(x, w)
+    for output, row in enumerate(as_rows(w)):
+        slow, top = slow_mlp.dot(as_rows(x)[0], row, w.largest_scale)
         assert (int(acc[0, output]), int(exponent[0])) == (slow, top), f"seed {seed}, output {output}"
 
 
