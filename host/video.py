@@ -1,6 +1,7 @@
 """Frames to files: one PNG each, and an H.264 video that browsers play."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import imageio.v3
@@ -19,7 +20,7 @@ def write_pngs(folder: Path, frames: np.ndarray) -> None:
         for old in folder.glob("[0-9]*.png"):
             old.unlink()
         for number, frame in enumerate(frames):
-            imageio.v3.imwrite(folder / f"{number:03d}.png", frame)
+            (folder / f"{number:03d}.png").write_bytes(imageio.v3.imwrite("<bytes>", frame, extension=".png"))
     except OSError as error:
         raise OutputError(f"cannot write pictures to {folder}: {error.strerror or error}; "
                           "free some space or name another folder with --out") from error
@@ -44,19 +45,16 @@ def write_mp4(path: Path, frames: np.ndarray, fps: int = 8, upscale: int = 1) ->
     # yuv420p halves the colour planes in both directions, so odd sides get one more line of the same.
     large = np.pad(large, ((0, 0), (0, large.shape[1] % 2), (0, large.shape[2] % 2), (0, 0)), mode="edge")
     part = path.with_name(f".{path.stem}.part{path.suffix}")
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
+               "-s", f"{large.shape[2]}x{large.shape[1]}", "-r", str(fps), "-i", "-", "-c:v", "libx264",
+               "-pix_fmt", "yuv420p", "-crf", "16", "-movflags", "+faststart", str(part)]
+    # Not through imageio: it does not tell whether the encoder failed when it closed the file.
+    encoder = subprocess.run(command, input=large.tobytes(), capture_output=True)
     try:
-        writer = imageio_ffmpeg.write_frames(
-            str(part), (large.shape[2], large.shape[1]), fps=fps, codec="libx264", pix_fmt_in="rgb24",
-            pix_fmt_out="yuv420p", macro_block_size=2, quality=None, ffmpeg_log_level="error",
-            output_params=["-crf", "16", "-movflags", "+faststart"])
-        writer.send(None)
-        for frame in large:
-            writer.send(np.ascontiguousarray(frame))
-        writer.close()
-        if not part.is_file() or part.stat().st_size == 0:
-            raise OSError("the encoder wrote nothing")
+        if encoder.returncode:
+            raise OSError(encoder.stderr.decode(errors="replace").strip() or f"ffmpeg exit code {encoder.returncode}")
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {str(error).strip().splitlines()[0]}; "
+        raise OutputError(f"cannot write {path}: {str(error).splitlines()[0]}; "
                           "free some space or name another folder with --out") from error
