@@ -11,6 +11,7 @@ from hw.ops import Phase, Shape, WriteRequest, bind_op, drain_op, load_op, mac_o
 from model.integer import MlpWeights, MxMatrix, mlp
 from model.mx import BLOCK, SCALE_NAN
 from sim import bench, walk
+from sim.jobs import layer_scale
 
 CONFIG = preset("tiny")
 
@@ -22,8 +23,8 @@ def random_shape(rng) -> tuple[int, int]:
 def shape_bits(weights: MlpWeights) -> int:
     return bench.pack(Shape, {
         "hidden_blocks": weights.hidden // BLOCK, "intermediate_blocks": weights.intermediate // BLOCK,
-        "gate_scale": weights.gate.largest_scale, "up_scale": weights.up.largest_scale,
-        "down_scale": weights.down.largest_scale})
+        "gate_scale": layer_scale(weights.gate), "up_scale": layer_scale(weights.up),
+        "down_scale": layer_scale(weights.down)})
 
 
 def data_beats(weights: MlpWeights, stream: np.ndarray) -> list[int]:

@@ -18,6 +18,8 @@ from rich.console import Console
 from sim import build, verilator
 
 SEED_VARIABLE = "FASTCAR_SEED"
+TRACE_VARIABLE = "FASTCAR_TRACE"
+"""Set to 0 to leave out the traced run of failed tests (its build takes minutes)."""
 REPORTS = build.BUILD_ROOT / "reports"
 FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing", "-CFLAGS", "-std=c++17")
 MAKE_FLAGS = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O0")
@@ -72,14 +74,17 @@ def run(design: Design, module: str, *, label: str, rerun: str, tests: str | Non
     failed = _simulate(design, module, label, chosen, tests, env or {}, waves=False)
     if not failed:
         return
+    listing = "\n".join(f"  {name}: {message}" for name, message in failed.items())
+    again = (f"  log: {REPORTS / label}.log\n"
+             f"  rerun: {SEED_VARIABLE}={chosen} {sys.executable} -m pytest '{rerun}'")
+    if os.environ.get(TRACE_VARIABLE) == "0":
+        raise BenchFailed(f"{len(failed)} cocotb tests of {module} failed with seed {chosen}:\n{listing}\n{again}")
     pattern = "|".join(re.escape(name) for name in failed)
     still = _simulate(design, module, f"{label}-traced", chosen, f"({pattern})$", env or {}, waves=True)
     wave = REPORTS / f"{label}-traced" / "dump.vcd"
-    listing = "\n".join(f"  {name}: {message}" for name, message in failed.items())
     steady = "" if set(still) == set(failed) else f"\n  (traced run failed only: {sorted(still)})"
     raise BenchFailed(f"{len(failed)} cocotb tests of {module} failed with seed {chosen}:\n{listing}{steady}\n"
-                      f"  waveform: {wave}\n  log: {REPORTS / label}.log\n"
-                      f"  rerun: {SEED_VARIABLE}={chosen} {sys.executable} -m pytest '{rerun}'")
+                      f"  waveform: {wave}\n{again}")
 
 
 def compile_design(design: Design, *, waves: bool) -> Path:

@@ -18,7 +18,7 @@ from hw.layout import (
 )
 from hw.registers import BY_NAME, CONTROL_START, COUNTERS, SOURCE_MASK, SOURCE_TAS, STATUS_ERROR, address
 from model.integer import MlpWeights, MxMatrix, mlp
-from model.mx import BLOCK
+from model.mx import BLOCK, SCALE_NAN
 
 PAGE = 4096
 
@@ -89,7 +89,7 @@ class Job:
         slots = range(self.slots)
         return [
             Instruction(Opcode.LAYER, hidden_blocks=w.hidden // BLOCK, intermediate_blocks=w.intermediate // BLOCK,
-                        gate_scale=w.gate.largest_scale, up_scale=w.up.largest_scale, down_scale=w.down.largest_scale),
+                        gate_scale=layer_scale(w.gate), up_scale=layer_scale(w.up), down_scale=layer_scale(w.down)),
             Instruction(Opcode.WEIGHTS, count=layer_beats(self.config, w.hidden, w.intermediate), offset=self.offset),
             *(Instruction(Opcode.SCORES, slot=s, count=heads, offset=s * scores_bytes(heads)) for s in slots if heads),
             Instruction(Opcode.DECIDE),
@@ -133,6 +133,11 @@ class Job:
         """Replay cache in ``memory``, uint8 of the ``slots * output_bytes`` from ``output_base`` on."""
         row = output_bytes(self.weights.hidden)
         return memory.reshape(self.slots, row)[:, :2 * self.weights.hidden].copy().view(np.uint16)
+
+
+def layer_scale(matrix: MxMatrix) -> int:
+    """Scale byte of a matrix in LAYER: 255 when one of its blocks is NaN, which makes every output NaN."""
+    return SCALE_NAN if (matrix.scales == SCALE_NAN).any() else matrix.largest_scale
 
 
 def encode(program: list[Instruction]) -> np.ndarray:
