@@ -31,7 +31,9 @@ class Board(Protocol):
 
     kind: str
     config: AcceleratorConfig
-    cycles: int
+
+    @property
+    def cycles(self) -> int: ...
 
     def read_csr(self, address: int) -> int:
         """The 32-bit register at byte ``address`` (hw/registers.py)."""

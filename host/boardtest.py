@@ -1,5 +1,7 @@
 """Board test: is this board the one it says, does its memory hold data, does a job give the golden model's bits?"""
 
+from typing import Any
+
 import numpy as np
 from rich.console import Console
 
@@ -21,7 +23,7 @@ class BoardTestFailed(Exception):
 
 
 def check_board(board: Board, console: Console, *, hidden: int = 128, intermediate: int = 256, rows: int = 5,
-               seed: int = 0) -> dict[str, object]:
+               seed: int = 0) -> dict[str, Any]:
     """Test memory and one random job with ``rows`` rows, one in four of them replaying; returns a report.
 
     Raises
@@ -63,7 +65,7 @@ def _test_memory(board: Board, rng: np.random.Generator) -> int:
     return size * len(written)
 
 
-def _test_job(driver: Driver, rng: np.random.Generator, hidden: int, intermediate: int, rows: int) -> dict[str, object]:
+def _test_job(driver: Driver, rng: np.random.Generator, hidden: int, intermediate: int, rows: int) -> dict[str, Any]:
     board, config = driver.board, driver.board.config
     weights = MlpWeights(*(MxMatrix.from_float(rng.standard_normal(shape)) for shape in (
         (intermediate, hidden), (intermediate, hidden), (hidden, intermediate))))

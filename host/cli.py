@@ -4,11 +4,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
 from host.arguments import BOARD, DIFFERENT, INTERRUPTED, MODEL, OUTPUT, USAGE, parser
-from host.board import BoardError
+from host.board import Board, BoardError
 from host.boards import open_board
 from host.settings import Settings, SettingsError
 from host.video import OutputError
@@ -57,7 +58,7 @@ def _code_of(error: Exception) -> int | None:
     return None
 
 
-def _generate(options: argparse.Namespace, console: Console) -> tuple[dict[str, object], int]:
+def _generate(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], int]:
     settings = Settings(
         prompts=tuple(options.prompt), out=options.out, frames=options.frames, seed=options.seed,
         num_videos=options.num_videos, cfg_scale=options.cfg_scale, gate=options.gate, threshold=options.threshold,
@@ -75,18 +76,18 @@ def _generate(options: argparse.Namespace, console: Console) -> tuple[dict[str, 
     return stats, 0 if stats["frames"] else INTERRUPTED
 
 
-def _summary(stats: dict) -> str:
+def _summary(stats: dict[str, Any]) -> str:
     label = "simulated cycles" if stats["board"]["simulated"] else "cycles (the golden board has no clock)"
     return (f"{stats['frames']} frames, replay {100 * stats['replay_ratio']:.1f} % of all and "
             f"{100 * stats['replay_ratio_eligible']:.1f} % of eligible steps, {stats['cycles']} {label}, "
             f"{stats['weight_bytes']} weight bytes, {stats['tokens_per_s']:.1f} tokens/s of wall clock")
 
 
-def _info(options: argparse.Namespace, console: Console) -> tuple[dict[str, object], int]:
+def _info(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], int]:
     from host.driver import Driver
     with _board(options) as board:
         found = Driver(board).identification
-        report: dict[str, object] = {
+        report: dict[str, Any] = {
             "kind": board.kind, "identification": found, "config": board.config.to_dict(),
             "capabilities": {
                 "slots": board.config.to_dict()["slots"], "macs_per_cycle": board.config.macs,
@@ -103,7 +104,7 @@ def _info(options: argparse.Namespace, console: Console) -> tuple[dict[str, obje
     return report, 0
 
 
-def _board_test(options: argparse.Namespace, console: Console) -> tuple[dict[str, object], int]:
+def _board_test(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], int]:
     from host.boardtest import check_board
     with _board(options) as board:
         report = check_board(board, console, hidden=options.hidden, intermediate=options.intermediate,
@@ -113,7 +114,7 @@ def _board_test(options: argparse.Namespace, console: Console) -> tuple[dict[str
     return report, 0
 
 
-def _board(options: argparse.Namespace):
+def _board(options: argparse.Namespace) -> Board:
     try:
         return open_board(options.board, options.preset)
     except ValueError as error:

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def _load(path: Path, count: int) -> list[CompiledLayer] | None:
 
 
 def _save(path: Path, layers: Sequence[CompiledLayer]) -> None:
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for n, layer in enumerate(layers):
         arrays[f"layer{n}"] = np.array([getattr(layer, name) for name in _FIELDS], dtype=np.int64)
         arrays[f"stream{n}"] = layer.stream

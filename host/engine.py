@@ -92,12 +92,13 @@ class BoardMlp:
         if x.shape != (self._rows, self._hidden):
             raise ValueError(f"MLP inputs must be {[self._rows, self._hidden]} in this generation, not {list(x.shape)}")
         if decision.eligible and decision.source == "tas":
+            assert decision.scores is not None and decision.threshold is not None  # Decision sees to it
             self._score_words[:, :self._heads] = tas_fixed(decision.scores.numpy())
             self._board.write_memory(self._scores, self._score_words)
             self.driver.write("SOURCE", SOURCE_TAS)
             self.driver.write("THRESHOLD", tas_threshold(decision.threshold, self._heads))
         else:
-            mask = _bits(decision.compute.numpy()) if decision.eligible else self._all
+            mask = _bits(decision.compute.numpy()) if decision.eligible and decision.compute is not None else self._all
             self.driver.write("SOURCE", SOURCE_MASK)
             self.driver.write("HOST_MASK", mask)
         where = self._cache[layer] + index * self._step_bytes

@@ -5,7 +5,7 @@ from model.gates import ChangeGate, DenseGate, Gate, TasGate
 from model.presets import load_presets
 from model.transformer import Transformer
 
-GATES = {"tas": TasGate, "change": ChangeGate}
+GATES: dict[str, type[TasGate] | type[ChangeGate]] = {"tas": TasGate, "change": ChangeGate}
 
 
 def choose_gate(settings: Settings, transformer: Transformer) -> tuple[Gate, dict[str, object]]:
@@ -18,10 +18,11 @@ def choose_gate(settings: Settings, transformer: Transformer) -> tuple[Gate, dic
     PresetError
         A replay ratio that the model is not calibrated for.
     """
-    if settings.dense or settings.ratio == 0:
+    if settings.threshold is None and settings.ratio == 0:
         return DenseGate(), {"name": "dense"}
-    thresholds = settings.threshold
-    if settings.ratio is not None:
+    if settings.threshold is not None:
+        thresholds = settings.threshold
+    else:
         curve = load_presets(transformer, settings.model).curve(settings.gate, settings.joint_pairs)
         thresholds = (curve.threshold(settings.ratio),)
     layers = transformer.config.layers
@@ -29,6 +30,7 @@ def choose_gate(settings: Settings, transformer: Transformer) -> tuple[Gate, dic
         raise SettingsError(f"{len(thresholds)} thresholds for a model of {layers} layers; "
                             "give one, or one per layer")
     gate = GATES[settings.gate](thresholds if len(thresholds) > 1 else thresholds[0], joint_pairs=settings.joint_pairs)
-    report = {"name": settings.gate, "thresholds": [json_number(t) for t in thresholds],
-              "joint_pairs": settings.joint_pairs, "target_ratio": settings.ratio}
+    report: dict[str, object] = {
+        "name": settings.gate, "thresholds": [json_number(t) for t in thresholds], "joint_pairs": settings.joint_pairs,
+        "target_ratio": settings.ratio if settings.threshold is None else None}
     return gate, report

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ from model.generate import Generation, generate
 from model.integer import MlpWeights
 
 
-def run(settings: Settings, console: Console) -> dict[str, object]:
+def run(settings: Settings, console: Console) -> dict[str, Any]:
     """Generate and write everything; returns the content of stats.json. Messages go to ``console``.
 
     What can be wrong with the settings is found out before the board is opened.
@@ -60,7 +61,7 @@ def run(settings: Settings, console: Console) -> dict[str, object]:
     message = _message(result, frames)
     if not result.complete:
         console.print(message)
-    stats: dict[str, object] = {
+    stats: dict[str, Any] = {
         "complete": result.complete, "message": message, "settings": settings.to_dict(),
         "sampling": dataclasses.asdict(sampling), "videos": [{"prompt": p, "seed": s} for p, s in videos],
         "frames": result.codes.shape[1], "versions": versions(), "gate": gate_report, "board": board_report,
@@ -98,8 +99,8 @@ def _verified(settings: Settings, engine: BoardMlp, weights: list[MlpWeights],
     return verified, verified
 
 
-def _board_report(board: Board, engine: BoardMlp, simulated: bool) -> dict[str, object]:
-    report: dict[str, object] = {
+def _board_report(board: Board, engine: BoardMlp, simulated: bool) -> dict[str, Any]:
+    report: dict[str, Any] = {
         "kind": board.kind, "simulated": simulated, "config": board.config.to_dict(),
         "identification": engine.driver.identification,
         "cycles_with_register_accesses": board.cycles,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
@@ -52,17 +53,24 @@ class JobResult:
     output_bytes: int = 0
 
 
+_MISSING = Instruction(Opcode.LAYER)
+
+
 @dataclass
 class _Layer:
     """What the instructions since the last LAYER have set up."""
 
-    shape: Instruction | None = None
-    weights: Instruction | None = None
+    shape: Instruction = _MISSING
+    weights: Instruction = _MISSING
     scored: set[int] = field(default_factory=set)
     sums: dict[int, int] = field(default_factory=dict)
     decided: bool = False
     inputs: dict[int, np.ndarray] = field(default_factory=dict)
     outputs: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def has_weights(self) -> bool:
+        return self.weights is not _MISSING
 
     @property
     def hidden(self) -> int:
@@ -107,10 +115,10 @@ class Interpreter:
             self._steps[instruction.opcode](instruction)
         self._fail(Error.PROGRAM)
 
-    def _fail(self, code: Error) -> None:
+    def _fail(self, code: Error) -> NoReturn:
         raise ProgramError(code, self._at)
 
-    def _require(self, condition: object, code: Error) -> None:
+    def _require(self, condition: bool, code: Error) -> None:
         if not condition:
             self._fail(code)
 
@@ -139,7 +147,7 @@ class Interpreter:
 
     def _set_weights(self, i: Instruction) -> None:
         layer = self._layer
-        self._require(layer.shape and not layer.decided, Error.ORDER)
+        self._require(layer.shape is not _MISSING and not layer.decided, Error.ORDER)
         self._require(i.count == layer_beats(self.config, layer.hidden, layer.intermediate), Error.STREAM)
         fits = i.offset + i.count * PORT_BYTES <= self.config.channel_bytes
         self._require(i.offset % WEIGHT_ALIGNMENT == 0 and fits, Error.ADDRESS)
@@ -148,7 +156,7 @@ class Interpreter:
     def _add_scores(self, i: Instruction) -> None:
         layer = self._layer
         self._require(0 < i.count <= self.config.max_heads, Error.SHAPE)
-        self._require(layer.weights and not layer.decided and i.slot not in layer.scored, Error.ORDER)
+        self._require(layer.has_weights and not layer.decided and i.slot not in layer.scored, Error.ORDER)
         layer.scored.add(i.slot)
         if self.settings.source != SOURCE_TAS or not self.settings.active >> i.slot & 1:
             return
@@ -158,7 +166,7 @@ class Interpreter:
 
     def _decide(self, i: Instruction) -> None:
         layer, settings, result = self._layer, self.settings, self.result
-        self._require(layer.weights and not layer.decided, Error.ORDER)
+        self._require(layer.has_weights and not layer.decided, Error.ORDER)
         active = [slot for slot in range(SLOTS) if settings.active >> slot & 1]
         if settings.source == SOURCE_TAS:
             self._require(all(slot in layer.sums for slot in active), Error.ORDER)

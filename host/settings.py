@@ -67,10 +67,10 @@ class Settings:
             raise SettingsError(f"replay_ratio must be in 0..1 (1 excluded), not {self.replay_ratio!r}")
 
     @property
-    def ratio(self) -> float | None:
-        """Target ratio in force; ``None`` when a threshold is given or nothing replays."""
-        if self.dense or self.threshold is not None:
-            return None
+    def ratio(self) -> float:
+        """Target ratio; without meaning where a threshold is given."""
+        if self.dense:
+            return 0.0
         return DEFAULT_RATIO if self.replay_ratio is None else self.replay_ratio
 
     def videos(self) -> list[tuple[str, int]]:
