@@ -22,6 +22,7 @@ from model.config import Sampling
 from model.engine import IntegerMlp, MlpEngine, quantised_weights
 from model.generate import Generation, generate
 from model.integer import MlpWeights
+from model.presets import fingerprint
 
 
 def run(settings: Settings, console: Console) -> dict[str, Any]:
@@ -64,7 +65,8 @@ def run(settings: Settings, console: Console) -> dict[str, Any]:
     stats: dict[str, Any] = {
         "complete": result.complete, "message": message, "settings": settings.to_dict(),
         "sampling": dataclasses.asdict(sampling), "videos": [{"prompt": p, "seed": s} for p, s in videos],
-        "frames": result.codes.shape[1], "versions": versions(), "gate": gate_report, "board": board_report,
+        "frames": result.codes.shape[1], "versions": versions(), "model": fingerprint(transformer),
+        "gate": gate_report, "board": board_report,
         "verify": {"requested": settings.verify, "elements_compared": verified.compared if verified else 0},
         "tokens_sha256": tokens_hash(result.codes), "wall_seconds": seconds,
         "tokens_per_s": result.codes.numel() / seconds,
