@@ -11,7 +11,7 @@ def truth(prompt: str, start: tuple[int, int] = (20, 30), frames: int = 8) -> np
     return world.render(world.parse(prompt), start, frames)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [19, pytest.param(1, marks=pytest.mark.slow)])
 def test_true_videos_are_right(step: int) -> None:
     seed = 5
     rng = np.random.default_rng(seed)
