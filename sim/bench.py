@@ -24,7 +24,7 @@ def generator(name: str) -> random.Random:
     return random.Random(f"{SEED}/{name}")
 
 
-async def start(dut, cycles: int = 3) -> None:
+async def start(dut) -> None:
     """Clock and reset with all inputs 0."""
     for handle in dut:
         if not str(handle._name).startswith("clk"):
@@ -33,6 +33,11 @@ async def start(dut, cycles: int = 3) -> None:
             except TypeError:
                 continue  # not an input
     Clock(dut.clk, CLOCK_NS, unit="ns").start()
+    await reset(dut)
+
+
+async def reset(dut, cycles: int = 3) -> None:
+    """Reset of ``cycles`` cycles; bus models that exist already see it too."""
     dut.rst.value = 1
     for _ in range(cycles):
         await RisingEdge(dut.clk)

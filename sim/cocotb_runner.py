@@ -28,10 +28,11 @@ MAKE_FLAGS = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O0")
 
 @dataclass(frozen=True)
 class Design:
-    """Verilog files with a top module ``top``; ``name`` labels builds and reports."""
+    """Verilog files and their top module; ``name`` labels builds and reports."""
 
     name: str
     sources: tuple[Path, ...]
+    top: str = "top"
 
 
 class BenchFailed(AssertionError):
@@ -103,8 +104,9 @@ def compile_design(design: Design, *, waves: bool) -> Path:
                 flags = [*FLAGS, *(f"-Wno-{w}" for w in verilator.WARNINGS_OFF)]
                 runner = PortsOnlyRunner(tools)
                 try:
-                    runner.build(sources=[control, *design.sources], hdl_toplevel="top", build_args=flags, waves=waves,
-                                 build_dir=folder, always=True, timescale=("1ns", "1ps"), log_file=folder / "build.log")
+                    runner.build(sources=[control, *design.sources], hdl_toplevel=design.top, build_args=flags,
+                                 waves=waves, build_dir=folder, always=True, timescale=("1ns", "1ps"),
+                                 log_file=folder / "build.log")
                 except Exception as error:
                     text = (folder / "build.log").read_text() if (folder / "build.log").exists() else ""
                     raise build.BuildFailed(f"compiling '{design.name}' for cocotb failed:\n{text[-3000:]}") from error
@@ -114,13 +116,13 @@ def compile_design(design: Design, *, waves: bool) -> Path:
 
 
 def visible_ports(design: Design) -> str:
-    """Verilator control file that makes the ports of module ``top`` accessible, and nothing else."""
+    """Verilator control file that makes the ports of the top module accessible, and nothing else."""
     text = "\n".join(path.read_text() for path in design.sources)
-    header = re.search(r"^module top\s*\((.*?)\);", text, re.DOTALL | re.MULTILINE)
+    header = re.search(rf"^module {design.top}\s*\((.*?)\);", text, re.DOTALL | re.MULTILINE)
     if header is None:
-        raise ValueError(f"no module 'top' in the Verilog of {design.name!r}")
+        raise ValueError(f"no module {design.top!r} in the Verilog of {design.name!r}")
     names = re.findall(r"(\w+)\s*(?:,|$)", header[1].strip())
-    return "`verilator_config\n" + "".join(f'public_flat_rw -module "top" -var "{name}"\n' for name in names)
+    return "`verilator_config\n" + "".join(f'public_flat_rw -module "{design.top}" -var "{name}"\n' for name in names)
 
 
 def _simulate(design: Design, module: str, label: str, chosen: int, tests: str | None, env: dict[str, str],
@@ -133,7 +135,7 @@ def _simulate(design: Design, module: str, label: str, chosen: int, tests: str |
     runner = PortsOnlyRunner(verilator.find())
     runner.build_dir = folder
     try:
-        runner.test(test_module=module, hdl_toplevel="top", hdl_toplevel_lang="verilog", build_dir=folder,
+        runner.test(test_module=module, hdl_toplevel=design.top, hdl_toplevel_lang="verilog", build_dir=folder,
                     test_dir=work, results_xml=str(results), seed=chosen, waves=waves, test_filter=tests,
                     extra_env={**env, SEED_VARIABLE: str(chosen)}, log_file=f"{REPORTS / label}.log")
     except SystemExit:
