@@ -31,7 +31,7 @@ CounterValues = StructLayout({name.lower(): 64 for name in COUNTERS})
 
 
 class Csr(wiring.Component):
-    """AXI4-Lite slave with one read and one write in flight; a read answers after two cycles, a write after one.
+    """AXI4-Lite slave with one read and one write in flight; both answer after two cycles.
 
     Byte strobes are honoured. While ``status.busy`` writes reach CONTROL and WATCHDOG only: the other settings stay as
     they were when the job started. A 64-bit counter is read in two words and holds still only while no job runs.
@@ -59,23 +59,34 @@ class Csr(wiring.Component):
         settings = Signal(Settings, init={"watchdog": WATCHDOG_INIT})
         m.d.comb += self.settings.eq(settings)
 
-        # Both write channels are taken together, once the answer to the last write is gone.
-        write = Signal()
-        m.d.comb += [write.eq(bus.awvalid & bus.wvalid & ~bus.bvalid), bus.awready.eq(write), bus.wready.eq(write)]
+        # Both write channels are taken together, once the answer to the last write is gone, and act a cycle later:
+        # nothing inside depends combinationally on the bus.
+        taken, write = Signal(), Signal()
+        where, data, strobe = Signal(14), Signal(32), Signal(4)
+        m.d.comb += [
+            taken.eq(bus.awvalid & bus.wvalid & ~write & ~bus.bvalid), bus.awready.eq(taken), bus.wready.eq(taken),
+        ]
+        m.d.sync += write.eq(taken)
+        with m.If(taken):
+            m.d.sync += [where.eq(bus.awaddr[2:]), data.eq(bus.wdata), strobe.eq(bus.wstrb)]
         with m.If(write):
             m.d.sync += bus.bvalid.eq(1)
-        with m.Elif(bus.bready):
-            m.d.sync += bus.bvalid.eq(0)
-        with m.If(write):
-            with m.Switch(bus.awaddr[2:]):
+            with m.Switch(where):
                 with m.Case(BY_NAME["CONTROL"].address >> 2):
-                    with m.If(bus.wstrb[0]):
-                        m.d.comb += self.reset.eq((bus.wdata & CONTROL_RESET) != 0)
-                        m.d.comb += self.start.eq(((bus.wdata & CONTROL_START) != 0) & ~self.reset)
+                    with m.If(strobe[0]):
+                        m.d.comb += self.reset.eq((data & CONTROL_RESET) != 0)
+                        m.d.comb += self.start.eq(((data & CONTROL_START) != 0) & ~self.reset)
                 for register in SETTINGS:
+                    allowed = Const(1) if register.name == "WATCHDOG" else ~self.status.busy
+                    target = settings[register.name.lower()]
                     for word in range(register.words):
                         with m.Case((register.address >> 2) + word):
-                            self._write(m, settings[register.name.lower()], register, word)
+                            for byte in range(4):
+                                low = 32 * word + 8 * byte
+                                with m.If(strobe[byte] & allowed):
+                                    m.d.sync += target[low:low + 8].eq(data.word_select(byte, 8))
+        with m.Elif(bus.bready):
+            m.d.sync += bus.bvalid.eq(0)
 
         pending, address = Signal(), Signal(14)
         m.d.comb += bus.arready.eq(~pending & ~bus.rvalid)
@@ -91,13 +102,6 @@ class Csr(wiring.Component):
         with m.Elif(bus.rready):
             m.d.sync += bus.rvalid.eq(0)
         return m
-
-    def _write(self, m: Module, target: Value, register: Register, word: int) -> None:
-        allowed = Const(1) if register.name == "WATCHDOG" else ~self.status.busy
-        for byte in range(4):
-            low = 32 * word + 8 * byte
-            with m.If(self.bus.wstrb[byte] & allowed):
-                m.d.sync += target[low:low + 8].eq(self.bus.wdata[8 * byte:8 * byte + 8])
 
     def _words(self, register: Register, settings: View) -> list[Value]:
         """Values of the 32-bit words of a register."""

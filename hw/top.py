@@ -19,6 +19,7 @@ from hw.registers import SOURCE_TAS
 from hw.replica import CoreModule
 from hw.schedule import Schedule
 from hw.sequencer import Destination, Sequencer
+from hw.slice import PortSlice
 from hw.tas import Tas
 from hw.weights import WeightStream
 from hw.writer import Writer
@@ -75,7 +76,7 @@ class Top(wiring.Component):
             m.submodules[f"core_{index}"] = core
             m.d.comb += core.reset.eq(job.forget)
 
-        self._ports(m, csr, reader, writer, weights)
+        self._ports(m, csr, job, reader, writer, weights)
         self._data_reads(m, sequencer, reader, tas, loader)
         self._scheduling(m, csr, sequencer, tas, drs)
         self._computing(m, sequencer, drs, loader, weights, schedule, writer, cores)
@@ -83,13 +84,18 @@ class Top(wiring.Component):
         self._counters(m, csr, job, counters, sequencer, tas, drs, loader, weights, schedule, writer)
         return m
 
-    def _ports(self, m, csr, reader, writer, weights):
+    def _ports(self, m, csr, job, reader, writer, weights):
         connect(m, flipped(self.csr), csr.bus)
+        m.submodules.data_slice = data = ResetInserter(job.forget)(PortSlice(axi.Master))
+        connect(m, data.outer, flipped(self.data))
         for port in range(self.config.ports):
-            connect(m, weights.ports[port], flipped(getattr(self, f"weights_{port}")))
+            port_slice = ResetInserter(job.forget)(PortSlice(axi.ReadMaster))
+            m.submodules[f"weights_slice_{port}"] = port_slice
+            connect(m, weights.ports[port], port_slice.inner)
+            connect(m, port_slice.outer, flipped(getattr(self, f"weights_{port}")))
         for source, signature in ((reader.bus, axi.ReadMaster), (writer.bus, axi.WriteMaster)):
             for name, member in signature.members.items():
-                inner, outer = getattr(source, name), getattr(self.data, name)
+                inner, outer = getattr(source, name), getattr(data.inner, name)
                 m.d.comb += outer.eq(inner) if member.flow == Out else inner.eq(outer)
 
     def _data_reads(self, m, sequencer, reader, tas, loader):

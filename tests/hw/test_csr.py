@@ -38,7 +38,7 @@ async def read(ctx, dut, where):
 
 
 async def write(ctx, dut, where, value, strobe=0xF):
-    """Returns the (start, reset) pulses seen in the cycle of the handshake."""
+    """Returns the (start, reset) pulses seen in the cycle after the handshake."""
     ctx.set(dut.bus.awaddr, where)
     ctx.set(dut.bus.wdata, value)
     ctx.set(dut.bus.wstrb, strobe)
@@ -46,11 +46,13 @@ async def write(ctx, dut, where, value, strobe=0xF):
     await ctx.tick()
     assert not ctx.get(dut.bus.awready)  # the address waits for its data
     ctx.set(dut.bus.wvalid, 1)
-    start, reset = await ctx.tick().sample(dut.start, dut.reset).until(dut.bus.wready)
+    await ctx.tick().until(dut.bus.wready)
+    start, reset = ctx.get(dut.start), ctx.get(dut.reset)
     ctx.set(dut.bus.awvalid, 0)
     ctx.set(dut.bus.wvalid, 0)
-    assert not ctx.get(dut.start) and not ctx.get(dut.reset)
     ctx.set(dut.bus.bready, 1)
+    await ctx.tick()
+    assert not ctx.get(dut.start) and not ctx.get(dut.reset)
     response, = await ctx.tick().sample(dut.bus.bresp).until(dut.bus.bvalid)
     ctx.set(dut.bus.bready, 0)
     assert response == 0
