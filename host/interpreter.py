@@ -110,7 +110,7 @@ class Interpreter:
         for self._at in range(count):
             instruction = self._decode(program[self._at * INSTRUCTION_BYTES:(self._at + 1) * INSTRUCTION_BYTES])
             if instruction.opcode == Opcode.END:
-                self._require(not self._layer.decided, Error.ORDER)
+                self._require(not self._layer.decided and not self._layer.scored, Error.ORDER)
                 return
             self._steps[instruction.opcode](instruction)
         self._fail(Error.PROGRAM)
@@ -142,7 +142,7 @@ class Interpreter:
     def _set_layer(self, i: Instruction) -> None:
         self._require(0 < i.hidden_blocks <= self.config.max_hidden_blocks, Error.SHAPE)
         self._require(0 < i.intermediate_blocks <= self.config.max_intermediate_blocks, Error.SHAPE)
-        self._require(not self._layer.decided, Error.ORDER)
+        self._require(not self._layer.decided and not self._layer.scored, Error.ORDER)
         self._layer = _Layer(shape=i)
 
     def _set_weights(self, i: Instruction) -> None:

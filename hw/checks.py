@@ -34,7 +34,8 @@ class Checks(wiring.Component):
     The first that fails is reported: PROGRAM, OPCODE, SLOT, SHAPE (all from the decoder), ORDER, STREAM, ADDRESS.
 
     ORDER refuses whatever comes before what it needs, a second SCORES, LOAD or STORE of a slot, anything but LOAD and
-    STORE between DECIDE and RUN, and with the TAS as source a DECIDE before the scores of every active slot.
+    STORE between DECIDE and RUN, a LAYER or END between SCORES and DECIDE, and with the TAS as source a DECIDE before
+    the scores of every active slot.
 
     Members
     -------
@@ -80,7 +81,7 @@ class Checks(wiring.Component):
         stream, order = Signal(), Signal()
         with m.Switch(opcode):
             with m.Case(Opcode.LAYER):
-                m.d.comb += order.eq(state.decided)
+                m.d.comb += order.eq(state.decided | state.scored.any())
             with m.Case(Opcode.WEIGHTS):
                 m.d.comb += [order.eq(~state.has_layer | state.decided), self.size.eq(op.word.count),
                              stream.eq(op.word.count != layer_beats)]
@@ -101,7 +102,8 @@ class Checks(wiring.Component):
                 missing = (self.computing & ~(state.loaded & state.stored)).any()
                 m.d.comb += order.eq(~state.decided | missing)
             with m.Case(Opcode.END):
-                m.d.comb += order.eq(state.decided)
+                # Scores that nobody waited for would arrive in the middle of the next job.
+                m.d.comb += order.eq(state.decided | state.scored.any())
 
         end = Signal(40)
         limit = Mux(opcode == Opcode.WEIGHTS, config.channel_bytes >> BEAT_BITS, 1 << (memory_bits(config) - BEAT_BITS))

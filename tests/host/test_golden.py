@@ -114,6 +114,8 @@ RUN, END = Instruction(Opcode.RUN), Instruction(Opcode.END)
     ([LAYER, WEIGHTS, DECIDE, END], Error.ORDER, 3),
     ([LAYER, WEIGHTS, DECIDE, LAYER], Error.ORDER, 3),
     ([LAYER, WEIGHTS, SCORES, SCORES], Error.ORDER, 3),
+    ([LAYER, WEIGHTS, SCORES, END], Error.ORDER, 3),
+    ([LAYER, WEIGHTS, SCORES, LAYER], Error.ORDER, 3),
     ([LAYER, WEIGHTS, DECIDE, LOAD, LOAD], Error.ORDER, 4),
     ([LAYER, WEIGHTS, DECIDE, LOAD, RUN], Error.ORDER, 4),
     ([LAYER, WEIGHTS, DECIDE, Instruction(Opcode.STORE, offset=1)], Error.ADDRESS, 3),

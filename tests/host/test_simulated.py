@@ -5,10 +5,16 @@ import pytest
 
 from host import cli
 from host.board import Board
+from host.compile import compile_model
 from host.driver import JobError
+from host.engine import BoardMlp
 from host.golden import GoldenBoard
+from host.verify import VerifiedMlp, VerifyError
 from hw.isa import Error, Opcode
 from hw.layout import output_bytes, pack_activations
+from model import checkpoint
+from model.engine import IntegerMlp, quantised_weights
+from model.generate import generate
 from model.integer import MxMatrix
 from tests.host.jobs import PlacedJob, random_weights
 from tests.host.test_cli import PROMPT, stats_in
@@ -47,6 +53,18 @@ def test_both_boards_give_the_same_tokens_and_index_bits(model_folder, tmp_path,
 def test_board_test_passes(capsys):
     assert cli.main(["board-test", "--preset", "tiny", "--rows", "6"]) == 0
     assert "passed: simulated" in capsys.readouterr().out
+
+
+def test_a_flipped_weight_bit_in_board_memory_changes_the_result_and_fails_verification(board, model_folder, tmp_path):
+    config, transformer, _ = checkpoint.load(model_folder)
+    weights = quantised_weights(transformer)
+    engine = BoardMlp(board, compile_model(board.config, weights, tmp_path), config.heads)
+    options = dict(frames=1, engine=VerifiedMlp(engine, IntegerMlp(weights)))
+    generate(transformer, [PROMPT], [0], **options)
+    where = engine.weight_offsets[1] + 64  # behind the first scale beat of layer 1
+    board.write_memory(where, board.read_memory(where, 1) ^ 0x40)
+    with pytest.raises(VerifyError, match=r"layer 1, .* element \d+: the board gives"):
+        generate(transformer, [PROMPT], [0], **options)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,6 +10,8 @@ from model.table import Case
 PRESETS = ReplayPresets(fingerprint="f", curves=(
     Curve(gate="change", joint_pairs=False, points=((0.2, 0.1), (0.8, 0.4))),))
 
+HALF = Case(gate="change", ratio=0.5)
+
 
 @pytest.fixture
 def runs(monkeypatch):
@@ -29,7 +31,7 @@ def runs(monkeypatch):
     return made
 
 
-def row(folder, case=Case(gate="change", ratio=0.5), **changes):
+def row(folder, case=HALF, **changes):
     options = dict(videos=2, frames=8, seed=3, preset="sim", console=Console(stderr=True, quiet=True)) | changes
     return table.board_row(case, PRESETS, "f", folder, **options)
 

@@ -75,6 +75,8 @@ REFUSED = {
     "RUN twice": ([*GOOD[:-1], *GOOD[-2:]], {}, Error.ORDER, AT[Opcode.RUN] + 1),
     "END without RUN": (without(Opcode.RUN), {}, Error.ORDER, AT[Opcode.RUN]),
     "LAYER after DECIDE": ([*GOOD[:5], *GOOD], {}, Error.ORDER, 5),
+    "END between SCORES and DECIDE": ([*GOOD[:4], GOOD[-1]], {"SOURCE": SOURCE_TAS}, Error.ORDER, 4),
+    "LAYER between SCORES and DECIDE": ([*GOOD[:4], *GOOD], {"SOURCE": SOURCE_TAS}, Error.ORDER, 4),
 }
 
 
