@@ -10,7 +10,7 @@ from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
 from cocotb.utils import get_sim_time
 
-from sim.cocotb_runner import SEED_VARIABLE
+from sim.cocotb_runner import INPUTS_VARIABLE, SEED_VARIABLE
 
 SEED = int(os.environ.get(SEED_VARIABLE, "1"))
 """Seed of the run, set by the runner and printed when a test fails."""
@@ -25,13 +25,10 @@ def generator(name: str) -> random.Random:
 
 
 async def start(dut) -> None:
-    """Clock and reset with all inputs 0."""
-    for handle in dut:
-        if not str(handle._name).startswith("clk"):
-            try:
-                handle.value = 0
-            except TypeError:
-                continue  # not an input
+    """Clock and reset with all inputs 0. Only inputs: a constant output that is written stays wrong."""
+    for name in os.environ[INPUTS_VARIABLE].split(","):
+        if name != "clk":
+            signal(dut, name).value = 0
     Clock(dut.clk, CLOCK_NS, unit="ns").start()
     await reset(dut)
 

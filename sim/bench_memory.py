@@ -20,8 +20,7 @@ def random_beats(rng) -> int:
 
 def read_ram(dut, prefix: str, rng, stall: float) -> AxiRamRead:
     ram = AxiRamRead(AxiReadBus.from_prefix(dut, prefix), dut.clk, dut.rst, size=1 << 20)
-    ram.mem.seek(0)
-    ram.mem.write(rng.randbytes(1 << 20))
+    ram.write(0, rng.randbytes(1 << 20))
     ram.ar_channel.set_pause_generator(bench.stalls(rng, stall))
     ram.r_channel.set_pause_generator(bench.stalls(rng, stall))
     return ram
@@ -64,7 +63,7 @@ async def reader_random(dut):
         for address, beats in requests:
             for beat in range(beats):
                 at = address + beat * PORT_BYTES
-                want = int.from_bytes(ram.mem[at:at + PORT_BYTES], "little") | (beat == beats - 1) << 512
+                want = int.from_bytes(ram.read(at, PORT_BYTES), "little") | (beat == beats - 1) << 512
                 assert got[index] == want, f"seed {bench.SEED}: beat {beat} of {beats} at {address:#x}"
                 index += 1
     for _ in range(4):
@@ -132,7 +131,7 @@ async def reader_flush(dut):
         address = 64 * rng.randrange(1000)
         await bench.put(dut, "reader__requests", [bench.pack(ReadRequest, {"address": address, "beats": 2})], rng)
         got = await bench.get(dut, "reader__o", 2, rng)
-        data = [int.from_bytes(ram.mem[at:at + 64], "little") for at in (address, address + 64)]
+        data = [int.from_bytes(ram.read(at, 64), "little") for at in (address, address + 64)]
         assert got == [data[0], data[1] | 1 << 512], f"seed {bench.SEED}: trial {trial}, wrong data after a flush"
 
 
@@ -150,7 +149,7 @@ async def weights_joined(dut):
         for beat, bits in enumerate(got):
             for p, ram in enumerate(rams):
                 at = (p * CONFIG.channel_bytes + offset + beat * PORT_BYTES) % (1 << 20)
-                want = int.from_bytes(ram.mem[at:at + PORT_BYTES], "little")
+                want = int.from_bytes(ram.read(at, PORT_BYTES), "little")
                 assert bits >> 512 * p & (1 << 512) - 1 == want, f"seed {bench.SEED}: port {p}, beat {beat} of {beats}"
     await RisingEdge(dut.clk)
     await RisingEdge(dut.clk)
@@ -185,6 +184,6 @@ async def writer_random(dut):
         else:
             raise AssertionError(f"seed {bench.SEED}: writer still busy 5000 cycles after the last beat")
         for address, data in expected.items():
-            got = int.from_bytes(ram.mem[address:address + 64], "little")
+            got = int.from_bytes(ram.read(address, 64), "little")
             assert got == data, f"seed {bench.SEED}: address {address:#x}"
     assert not int(dut.writer__error.value)

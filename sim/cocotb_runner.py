@@ -20,6 +20,8 @@ from sim import build, verilator
 SEED_VARIABLE = "FASTCAR_SEED"
 TRACE_VARIABLE = "FASTCAR_TRACE"
 """Set to 0 to leave out the traced run of failed tests (its build takes minutes)."""
+INPUTS_VARIABLE = "FASTCAR_INPUTS"
+"""Tells the testbench the input ports of the design, separated by commas."""
 REPORTS = build.BUILD_ROOT / "reports"
 FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-timing", "-CFLAGS", "-std=c++17")
 MAKE_FLAGS = ("OPT_FAST=-O1", "OPT_SLOW=-O0", "OPT_GLOBAL=-O0")
@@ -91,8 +93,8 @@ def run(design: Design, module: str, *, label: str, rerun: str, tests: str | Non
 def compile_design(design: Design, *, waves: bool) -> Path:
     """Folder with the simulation of ``design``, built if no earlier build had the same inputs."""
     tools = verilator.find()
-    ports = visible_ports(design)
-    digest = build.content_hash([*(path.read_bytes() for path in design.sources), ports.encode(),
+    visible = visible_ports(design)
+    digest = build.content_hash([*(path.read_bytes() for path in design.sources), visible.encode(),
                                  repr((FLAGS, MAKE_FLAGS)).encode(), tools.version.encode(), sys.version.encode()])
     target = build.BUILD_ROOT / "cocotb" / f"{design.name}-{'waves' if waves else 'fast'}-{digest}"
     with build.exclusive(target.with_suffix(".lock")):
@@ -100,7 +102,7 @@ def compile_design(design: Design, *, waves: bool) -> Path:
             status = Console(stderr=True).status(f"compiling '{design.name}' for cocotb (once)")
             with build.staged(target) as folder, status:
                 control = folder / "ports.vlt"
-                control.write_text(ports)
+                control.write_text(visible)
                 flags = [*FLAGS, *(f"-Wno-{w}" for w in verilator.WARNINGS_OFF)]
                 runner = PortsOnlyRunner(tools)
                 try:
@@ -117,12 +119,17 @@ def compile_design(design: Design, *, waves: bool) -> Path:
 
 def visible_ports(design: Design) -> str:
     """Verilator control file that makes the ports of the top module accessible, and nothing else."""
+    lines = [f'public_flat_rw -module "{design.top}" -var "{name}"\n' for name in ports(design, "input|output")]
+    return "`verilator_config\n" + "".join(lines)
+
+
+def ports(design: Design, direction: str) -> list[str]:
+    """Ports of the top module; ``direction``: a regular expression for the keyword that declares them."""
     text = "\n".join(path.read_text() for path in design.sources)
-    header = re.search(rf"^module {design.top}\s*\((.*?)\);", text, re.DOTALL | re.MULTILINE)
-    if header is None:
+    module = re.search(rf"^module {design.top}\s*\(.*?^endmodule", text, re.DOTALL | re.MULTILINE)
+    if module is None:
         raise ValueError(f"no module {design.top!r} in the Verilog of {design.name!r}")
-    names = re.findall(r"(\w+)\s*(?:,|$)", header[1].strip())
-    return "`verilator_config\n" + "".join(f'public_flat_rw -module "{design.top}" -var "{name}"\n' for name in names)
+    return re.findall(rf"^\s*(?:{direction})\s+(?:\[[^]]*\]\s*)?(\w+)\s*;", module[0], re.MULTILINE)
 
 
 def _simulate(design: Design, module: str, label: str, chosen: int, tests: str | None, env: dict[str, str],
@@ -133,11 +140,11 @@ def _simulate(design: Design, module: str, label: str, chosen: int, tests: str |
     work = REPORTS / label
     work.mkdir(parents=True, exist_ok=True)
     runner = PortsOnlyRunner(verilator.find())
-    runner.build_dir = folder
+    variables = {**env, SEED_VARIABLE: str(chosen), INPUTS_VARIABLE: ",".join(ports(design, "input"))}
     try:
         runner.test(test_module=module, hdl_toplevel=design.top, hdl_toplevel_lang="verilog", build_dir=folder,
                     test_dir=work, results_xml=str(results), seed=chosen, waves=waves, test_filter=tests,
-                    extra_env={**env, SEED_VARIABLE: str(chosen)}, log_file=f"{REPORTS / label}.log")
+                    extra_env=variables, log_file=f"{REPORTS / label}.log")
     except SystemExit:
         pass  # the results file tells what failed
     return failures(results)
