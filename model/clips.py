@@ -64,7 +64,7 @@ class ClipTable:
 
 
 def sample_batch(table: ClipTable, rng: np.random.Generator, size: int, frames: int, *, held_out: bool = False,
-                 start_share: float = 0.4, last_offset: int = 72, drop_share: float = 0.1) -> Batch:
+                 start_share: float = 0.6, last_offset: int = 72, drop_share: float = 0.1) -> Batch:
     """Random clips of scenes that are (not) held out.
 
     A share ``start_share`` of the clips is the start of its video, the others begin at a uniform frame up to

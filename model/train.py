@@ -62,12 +62,17 @@ class Record:
         pyplot.close(figure)
 
 
-def write_run(folder: Path, name: str, settings: object, last: dict[str, float]) -> None:
-    """Write what made a model into ``<name>.json``: command, settings with the seed, last measures."""
+def write_run(folder: Path, name: str, settings: object, last: dict[str, float], resumed: bool) -> None:
+    """Write what made a model into ``<name>.json``: for each run command, settings with the seed, last measures.
+
+    A run that was resumed adds to the runs before it.
+    """
+    path = folder / f"{name}.json"
     command = shlex.join(["python", "-m", "model.train", *sys.argv[1:]])
-    content = {"command": command, "torch": torch.__version__, "threads": torch.get_num_threads(),
-               "settings": dataclasses.asdict(settings), "last": last}
-    (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+    runs = json.loads(path.read_text())["runs"] if resumed and path.is_file() else []
+    runs.append({"command": command, "torch": torch.__version__, "threads": torch.get_num_threads(),
+                 "settings": dataclasses.asdict(settings), "last": last})
+    path.write_text(json.dumps({"runs": runs}, indent=2) + "\n")
 
 
 def _bar() -> Progress:
@@ -94,7 +99,7 @@ def train_visual_command(args: argparse.Namespace) -> None:
 
         visual = train_visual.train(VisualConfig(codebook=args.codebook, width=args.width), settings, progress)
     checkpoint.save_visual(args.out, visual)
-    write_run(args.out, "visual_training", settings, last)
+    write_run(args.out, "visual_training", settings, last, resumed=False)
     record.draw()
 
 
@@ -105,10 +110,12 @@ def train_transformer_command(args: argparse.Namespace) -> None:
     if visual.config.codebook != config.codebook:
         raise ValueError(f"preset {args.preset} needs a tokenizer of {config.codebook} codes, but the one in "
                          f"{args.out} has {visual.config.codebook}; train it again with --codebook {config.codebook}")
-    settings = TransformerTraining(minutes=args.minutes, batch=args.batch, seed=args.seed)
+    settings = TransformerTraining(minutes=args.minutes, batch=args.batch, frames=args.frames,
+                                   start_share=args.start_share, seed=args.seed)
     state_file = args.state
     state_file.parent.mkdir(parents=True, exist_ok=True)
-    record = Record(args.out, "transformer_training", ("loss", "val_loss", "val_moved"), resumed=state_file.is_file())
+    resumed = state_file.is_file()
+    record = Record(args.out, "transformer_training", ("loss", "val_loss", "val_moved"), resumed)
     last: dict[str, float] = {}
     with _bar() as bar:
         task = bar.add_task("transformer", total=60 * settings.minutes, measures="")
@@ -121,7 +128,7 @@ def train_transformer_command(args: argparse.Namespace) -> None:
 
         transformer = train_transformer.train(config, visual, settings, progress, state_file)
     checkpoint.save(args.out, config, transformer, visual, dtype=torch.bfloat16)
-    write_run(args.out, "transformer_training", settings, last)
+    write_run(args.out, "transformer_training", settings, last, resumed)
     record.draw()
 
 
@@ -145,6 +152,9 @@ def parser() -> argparse.ArgumentParser:
     transformer.add_argument("--minutes", type=float, default=TransformerTraining.minutes,
                              help="time budget; the learning rate falls to zero at its end")
     transformer.add_argument("--batch", type=int, default=TransformerTraining.batch, help="clips per step")
+    transformer.add_argument("--frames", type=int, default=TransformerTraining.frames, help="frames per clip")
+    transformer.add_argument("--start-share", type=float, default=TransformerTraining.start_share,
+                             help="share of the clips that are the start of their video")
     transformer.add_argument("--state", type=Path, default=Path("build/train/transformer.pt"),
                              help="file with the state of the run; where it exists, the run goes on from it")
     transformer.set_defaults(command=train_transformer_command)

@@ -31,7 +31,9 @@ class TransformerTraining:
     minutes : :class:`float`
         Time budget, of this and all resumed runs together.
     batch, frames : :class:`int`
-        Clips per step and frames per clip.
+        Clips per step and frames per clip; in the third frame the window is full, as in any later one.
+    start_share : :class:`float`
+        Share of the clips that are the start of their video. The first frame is the hardest to learn.
     matrix_rate, other_rate : :class:`float`
         Peak learning rates: of Muon for the matrices of the blocks, of AdamW for embeddings, norms and head.
     cooldown : :class:`float`
@@ -42,7 +44,8 @@ class TransformerTraining:
 
     minutes: float = 80.0
     batch: int = 16
-    frames: int = 4
+    frames: int = 3
+    start_share: float = 0.6
     matrix_rate: float = 4e-3
     other_rate: float = 3e-3
     weight_decay: float = 0.01
@@ -56,6 +59,8 @@ class TransformerTraining:
             raise ValueError(f"minutes must be positive, not {self.minutes!r}")
         if self.frames < 2:
             raise ValueError(f"frames must be at least 2, not {self.frames!r}: clips teach one frame from another")
+        if not 0 < self.start_share <= 1:
+            raise ValueError(f"start_share must be in (0, 1], not {self.start_share!r}")
         if not 0 < self.cooldown <= 1:
             raise ValueError(f"cooldown must be in (0, 1], not {self.cooldown!r}")
 
@@ -128,7 +133,7 @@ def train(config: ModelConfig, visual: VisualTokenizer, settings: TransformerTra
     used = before / (60 * settings.minutes)
     while used < 1:
         rng = np.random.default_rng([settings.seed, 0, step])
-        batch = sample_batch(table, rng, settings.batch, settings.frames)
+        batch = sample_batch(table, rng, settings.batch, settings.frames, start_share=settings.start_share)
         rate = min(1.0, (step + 1) / settings.warmup_steps, (1 - used) / settings.cooldown)
         optims[0].param_groups[0]["lr"] = rate * settings.matrix_rate
         optims[1].param_groups[0]["lr"] = rate * settings.other_rate

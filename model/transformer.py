@@ -25,7 +25,7 @@ def rope_tables(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]
 
 
 def apply_rope(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate ``x`` ``[..., heads, steps, head_dim]`` by ``tables`` that broadcast to ``[..., heads, steps, head_dim / 2]``.
+    """Rotate ``x`` ``[..., heads, steps, head_dim]`` by ``tables`` that broadcast to half its last dimension.
 
     Element i is paired with element i + head_dim / 2, the LLaMA convention.
     """
@@ -138,7 +138,7 @@ class Transformer(nn.Module):
             nn.init.normal_(parameter, std=std)
 
     def embed_visual(self, codes: Tensor, indices: Tensor) -> Tensor:
-        """Embedding ``[..., hidden]`` of visual ``codes`` int64 ``[...]`` at raster ``indices`` that broadcast to it."""
+        """Embedding ``[..., hidden]`` of ``codes`` int64 ``[...]`` at raster ``indices`` that broadcast to them."""
         return self.embed_code(codes) + self.embed_index(indices)
 
     def logits(self, x: Tensor) -> Tensor:

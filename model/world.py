@@ -91,7 +91,8 @@ def parse(prompt: str) -> Scene:
             return rest.pop(0)
         if default is None:
             found = repr(rest[0]) if rest else "the end"
-            raise GrammarError(f"expected {'|'.join(options)} but found {found} in {prompt!r}; the grammar is: {GRAMMAR}")
+            raise GrammarError(f"expected {'|'.join(options)} but found {found} in {prompt!r}; "
+                               f"the grammar is: {GRAMMAR}")
         return default
 
     take(("a",))

@@ -89,7 +89,7 @@ def test_command_line_trains_a_whole_model(tmp_path: Path) -> None:
     assert config == PRESETS["fastcar-64"]
     for name in ("visual_training", "transformer_training"):
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
-        assert json.loads((tmp_path / f"{name}.json").read_text())["settings"]["seed"] == 0
+        assert json.loads((tmp_path / f"{name}.json").read_text())["runs"][0]["settings"]["seed"] == 0
     with (tmp_path / "visual_training.csv").open() as file:
         assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2", "3"]
 
