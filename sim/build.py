@@ -138,7 +138,7 @@ def _compile(tools: verilator.Tools, name: str, sources: list[Path], ports: str,
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"compiling the simulated board '{name}' (once)", total=None)
         run(command, tools, "Verilator")
-        make = [tools.make, "-j2", "-C", str(work), "-f", "Vtop.mk", f"OPT_FAST={COMPILER_FLAGS[0]}", "OPT_SLOW=-O0"]
+        make = [tools.make, f"-j{os.cpu_count() or 1}", "-C", str(work), "-f", "Vtop.mk", f"OPT_FAST={COMPILER_FLAGS[0]}", "OPT_SLOW=-O0"]
         progress.update(task, total=len(list(work.glob("*.cpp"))) + 4)
         with subprocess.Popen(make, env=tools.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True) as process:
