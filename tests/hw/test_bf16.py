@@ -50,6 +50,8 @@ def test_words_equal_the_integer_model():
     # Ties: nine significant bits with the last one set, at every length. Then the neighbourhood of both range ends.
     ties = slice(500, 1000)
     acc[ties] = (2 * rng.integers(128, 256, (500, ROWS)) + 1) << rng.integers(0, 30, (500, ROWS))
+    # The last bit of half of them breaks the tie, at long lengths from below the normalised mantissa.
+    acc[750:1000] |= 1
     acc[1000:1010], exponent[1000:1010] = (1 << 41) - 1, np.arange(360, 370)
     acc[1010:1020], exponent[1010:1020] = [-(511 << 20), 255 << 20], np.arange(372, 382)
     acc[1020:1030], exponent[1020:1030] = 1 << 20, np.arange(127, 137)
