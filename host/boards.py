@@ -8,6 +8,23 @@ BOARDS = ("sim", "golden")
 """Names that :func:`open_board` knows."""
 
 
+def check_tools(name: str) -> None:
+    """Find out whether board ``name`` can be opened here, before time is spent on anything else.
+
+    Raises
+    ------
+    BoardError
+        A program that the simulation is compiled with is missing; the message says what to install.
+    """
+    if name != "sim":
+        return
+    from sim.verilator import ToolMissing, find
+    try:
+        find()
+    except ToolMissing as error:
+        raise BoardError(str(error)) from error
+
+
 def open_board(name: str, preset_name: str) -> Board:
     """A board of preset ``preset_name``: ``"sim"`` runs the RTL under Verilator (compiled on first use), ``"golden"``
     the integer model.

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from host.board import Board
-from host.boards import open_board
+from host.boards import check_tools, open_board
 from host.compile import compile_model
 from host.engine import BoardMlp
 from host.gate import choose_gate
@@ -37,6 +37,7 @@ def run(settings: Settings, console: Console) -> dict[str, Any]:
     videos = settings.videos()
     for prompt in settings.prompts:
         world.parse(prompt)
+    check_tools(settings.board)
     config, transformer, visual = checkpoint.load(settings.model)
     for prompt in settings.prompts:
         vocabulary.encode(prompt, config.layout.prelude)

@@ -11,6 +11,7 @@ from host import cli, generate
 from host.golden import GoldenBoard
 from model import checkpoint
 from model.presets import Curve, ReplayPresets, fingerprint
+from sim import verilator
 
 PROMPT = "a red circle moves left"
 
@@ -232,6 +233,19 @@ def test_a_board_that_stops_is_named(run, monkeypatch):
     monkeypatch.setattr(generate, "open_board", lambda name, preset: Broken(preset))
     code, _, stderr = run("--dense")
     assert code == cli.BOARD and "the board stopped with error OPCODE (1) at instruction 0" in stderr[-1]
+
+
+@pytest.mark.parametrize("missing, package", [("g++", "g++"), ("make", "make")])
+def test_a_missing_compiler_or_make_is_one_line_that_says_what_to_install(run, tmp_path, monkeypatch, missing, package):
+    which = shutil.which
+    monkeypatch.setattr("sim.verilator.shutil.which", lambda name: None if name == missing else which(name))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(checkpoint, "load", None)  # calling it would raise
+    verilator.find.cache_clear()
+    code, stdout, stderr = run("--board", "sim", "--dense")
+    verilator.find.cache_clear()
+    assert code == cli.BOARD and stdout == [] and len(stderr) == 1
+    assert f"apt install {package}" in stderr[0] and not (tmp_path / "out").exists()
 
 
 def test_info_and_board_test(capsys):

@@ -67,7 +67,7 @@ def test_a_flipped_weight_bit_in_board_memory_changes_the_result_and_fails_verif
         generate(transformer, [PROMPT], [0], **options)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(24))
 def test_damaged_programs_end_alike_on_both_boards(board, seed):
     """Random damage to a valid program: both boards stop with the same code and index, or finish with the same bits."""
     found = [_damaged_job(each, np.random.default_rng([5, seed])) for each in (GoldenBoard("tiny"), board)]
