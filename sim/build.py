@@ -114,7 +114,12 @@ def exclusive(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A folder to build in that appears as ``target`` in one step, and only when the body succeeds."""
+    """A folder to build in that appears as ``target`` in one step, and only when the body succeeds.
+
+    The caller holds the lock of ``target``, so what an interrupted build left behind is removed.
+    """
+    for stale in target.parent.glob(f"{target.name}.*/"):
+        shutil.rmtree(stale, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
         yield folder
@@ -138,8 +143,9 @@ def _compile(tools: verilator.Tools, name: str, sources: list[Path], ports: str,
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"compiling the simulated board '{name}' (once)", total=None)
         run(command, tools, "Verilator")
-        make = [tools.make, f"-j{os.cpu_count() or 1}", "-C", str(work), "-f", "Vtop.mk", f"OPT_FAST={COMPILER_FLAGS[0]}", "OPT_SLOW=-O0"]
-        progress.update(task, total=len(list(work.glob("*.cpp"))) + 4)
+        make = [tools.make, f"-j{os.cpu_count() or 1}", "-C", str(work), "-f", "Vtop.mk",
+                f"OPT_FAST={COMPILER_FLAGS[0]}", "OPT_SLOW=-O0"]
+        progress.update(task, total=run([*make, "-n"], tools, "make").count(" -c "))
         with subprocess.Popen(make, env=tools.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True) as process:
             lines = []

@@ -1,7 +1,7 @@
 """Breaks the RTL on purpose, one fault at a time in a scratch copy, and lists the tests that notice.
 
-``python -m sim.mutants [NAME ...]`` runs the simulated board's tests on each mutant (a minute or more each, as every one
-is compiled anew) and fails when one survives. docs/verification.md keeps the result.
+``python -m sim.mutants [NAME ...]`` runs the simulated board's tests on each mutant (a minute or more each, as all are
+compiled anew) and fails when one survives. docs/verification.md keeps the result.
 """
 
 import argparse

@@ -26,6 +26,7 @@ def test_a_failed_build_leaves_nothing(tmp_path):
         (folder / "half").write_text("")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "result.killed").mkdir()
     with build.staged(target) as folder:
         (folder / "whole").write_text("x")
         assert not target.exists()
