@@ -5,11 +5,54 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from model.frames import FrameLayout
 from model.vocabulary import WORDS
 
 MX_BLOCK = 32  # OCP MX v1.0: elements that share one scale
+
+
+class LayerSizes(Protocol):
+    """Sizes of one decoder layer: read-only ``hidden``, ``intermediate``, ``heads``, ``rms_eps``."""
+
+    @property
+    def hidden(self) -> int: ...
+
+    @property
+    def intermediate(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def rms_eps(self) -> float: ...
+
+
+class StackSizes(Protocol):
+    """Sizes of a stack of layers."""
+
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def hidden(self) -> int: ...
+
+
+class RunSizes(StackSizes, Protocol):
+    """Sizes that a generation's cache and gate depend on. ``window``: visual steps attended to, its own included."""
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def layout(self) -> FrameLayout: ...
+
+    @property
+    def window(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ Source: FastCar (arXiv:2505.14709), eq. 5 and 8; the change gate is this project
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,10 +16,13 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from model.config import ModelConfig
+from model.config import RunSizes
 from model.frames import FrameLayout
 
+VARIANTS = ("paper", "released", "cosine")
+"""Definitions of the temporal attention score, see :func:`temporal_scores`."""
 SCORE_FRACTION_BITS = 16
 """A fixed-point score or threshold is worth 2**-16 per LSB."""
 
@@ -90,6 +94,13 @@ class Decision:
         if self.source == "tas" and self.eligible and (self.scores is None or self.threshold is None):
             raise ValueError("a tas decision needs scores and threshold unless it is not eligible")
 
+    @property
+    def comparison(self) -> tuple[Tensor, float]:
+        """``scores`` and ``threshold`` of an eligible tas decision. Raises ValueError for any other."""
+        if self.scores is None or self.threshold is None:
+            raise ValueError(f"a {self.source!r} decision without scores compares nothing")
+        return self.scores, self.threshold
+
 
 class Gate(Protocol):
     """Decides layer by layer. One object serves one generation at a time."""
@@ -97,7 +108,7 @@ class Gate(Protocol):
     name: str
     needs_scores: bool
 
-    def begin(self, config: ModelConfig, rows: Rows) -> None:
+    def begin(self, config: RunSizes, rows: Rows) -> None:
         """A new generation: forget everything."""
 
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
@@ -108,6 +119,24 @@ class Gate(Protocol):
 
     def update(self, layer: int, step: Step, x: Tensor, computed: Tensor) -> None:
         """Learn which rows, bool ``[rows]``, computed."""
+
+
+def temporal_scores(variant: str, raw_query: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Temporal attention scores ``[rows, heads]`` of a token and its aligned predecessor.
+
+    ``paper`` is FastCar's eq. 5: q.k / sqrt(d), query and key after RoPE. ``released`` is what the authors' code
+    computes: the same with the query before RoPE. ``cosine`` is q.k / (|q| |k|), both after RoPE.
+
+    Parameters
+    ----------
+    raw_query, query : ``[rows, heads, head_dim]``
+        The token's query before and after RoPE.
+    key : ``[rows, heads, head_dim]``
+        Cached key of the aligned token, after RoPE.
+    """
+    if variant == "cosine":
+        return functional.cosine_similarity(query, key, dim=-1)
+    return ((raw_query if variant == "released" else query) * key).sum(dim=-1) / math.sqrt(key.shape[-1])
 
 
 def tas_fixed(scores: np.ndarray) -> np.ndarray:
@@ -143,7 +172,7 @@ class DenseGate:
     name = "dense"
     needs_scores = False
 
-    def begin(self, config: ModelConfig, rows: Rows) -> None:
+    def begin(self, config: RunSizes, rows: Rows) -> None:
         self._all = torch.ones(rows.count, dtype=torch.bool)
 
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
@@ -163,7 +192,7 @@ class _PairedGate:
         if values.ndim != 1 or np.isnan(values).any():
             raise ValueError(f"a threshold must be a number, or one number per layer, not {thresholds!r}")
 
-    def begin(self, config: ModelConfig, rows: Rows) -> None:
+    def begin(self, config: RunSizes, rows: Rows) -> None:
         values = np.atleast_1d(np.asarray(self.thresholds, dtype=float)).tolist()
         if len(values) not in (1, config.layers):
             raise ValueError(f"{len(values)} thresholds for {config.layers} layers; give one, or one per layer")
@@ -184,9 +213,7 @@ class _PairedGate:
 
 
 class TasGate(_PairedGate):
-    """Temporal attention score (FastCar eq. 5): replay if the mean over heads of q.k / sqrt(d) is at least tau.
-
-    Query of the token and key of the same token one frame earlier, both after RoPE.
+    """Temporal attention score (FastCar eq. 5 and 8): replay if its mean over heads is at least tau.
 
     Parameters
     ----------
@@ -194,24 +221,36 @@ class TasGate(_PairedGate):
         tau; infinities mean never (+) and always (-).
     joint_pairs : :class:`bool`
         A guidance pair replays only if both rows would. The gate then decides by itself, by the board's arithmetic.
+    variant : one of :data:`VARIANTS`
+        Definition of the score, see :func:`temporal_scores`. ``released`` also compares as the authors' code does:
+        strictly greater, in the model's precision; the gate then always decides by itself.
     """
 
     name = "tas"
     needs_scores = True
 
-    def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False):
+    def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, variant: str = "paper"):
         super().__init__(thresholds, joint_pairs)
+        if variant not in VARIANTS:
+            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, not {variant!r}")
+        self.variant = variant
 
-    def statistic(self, layer: int, step: Step, x: Tensor, scores: Tensor) -> Tensor:
+    def statistic(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Tensor:
         """What is compared: mean score per row. High replays."""
+        if scores is None:
+            raise ValueError("the tas gate needs scores in eligible steps")
         return scores.mean(dim=1)
 
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
         if not step.eligible:
             return self._first_frame()
         threshold = self._per_layer[layer]
+        if scores is None:
+            raise ValueError("the tas gate needs scores in eligible steps")
+        if self.variant == "released":
+            return self._mask((scores.mean(dim=1) > threshold).cpu())
         if self._pairs:
-            return self._mask(torch.from_numpy(tas_replays(scores.numpy(), threshold)))
+            return self._mask(torch.from_numpy(tas_replays(scores.float().cpu().numpy(), threshold)))
         return Decision(source="tas", eligible=True, scores=scores, threshold=threshold)
 
 
@@ -219,7 +258,7 @@ class ChangeGate(_PairedGate):
     """Replay while the MLP input x has hardly moved: ``|x - x_ref| / |x| <= theta``.
 
     ``x_ref`` is the input of the row, layer and index when the cached value was computed; memory is one frame of
-    inputs, ``[layers, stride, rows, hidden]`` float32.
+    inputs, ``[layers, stride, rows, hidden]`` in their precision.
 
     Parameters
     ----------
@@ -235,9 +274,10 @@ class ChangeGate(_PairedGate):
     def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False):
         super().__init__(thresholds, joint_pairs)
 
-    def begin(self, config: ModelConfig, rows: Rows) -> None:
+    def begin(self, config: RunSizes, rows: Rows) -> None:
         super().begin(config, rows)
-        self._reference = torch.zeros(config.layers, config.layout.stride, rows.count, config.hidden)
+        self._shape = (config.layers, config.layout.stride, rows.count, config.hidden)
+        self._reference: Tensor | None = None
 
     def statistic(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Tensor:
         """What is compared: relative change per row. Low replays."""
@@ -246,10 +286,16 @@ class ChangeGate(_PairedGate):
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
         if not step.eligible:
             return self._first_frame()
-        return self._mask(self.statistic(layer, step, x, scores) <= self._per_layer[layer])
+        return self._mask((self.statistic(layer, step, x, scores) <= self._per_layer[layer]).cpu())
 
     def update(self, layer: int, step: Step, x: Tensor, computed: Tensor) -> None:
+        if self._reference is None:
+            self._reference = x.new_zeros(self._shape)
         self._reference[layer, step.index, computed] = x[computed]
+
+
+THRESHOLD_GATES: dict[str, type[TasGate] | type[ChangeGate]] = {"tas": TasGate, "change": ChangeGate}
+"""Gates with a threshold that is calibrated, by name."""
 
 
 class RandomGate(_PairedGate):
@@ -267,7 +313,7 @@ class RandomGate(_PairedGate):
         super().__init__(ratio, joint_pairs)
         self.ratio, self.seed = ratio, seed
 
-    def begin(self, config: ModelConfig, rows: Rows) -> None:
+    def begin(self, config: RunSizes, rows: Rows) -> None:
         super().begin(config, rows)
         self._shape = (config.layout.stride, config.layers)
         self._generators = [np.random.default_rng([self.seed, number, twin])

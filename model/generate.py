@@ -7,9 +7,9 @@ products, whose kernels may depend on the number of rows).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,12 +18,12 @@ from torch.nn import functional
 from model import vocabulary
 from model.config import Sampling
 from model.engine import MlpEngine
-from model.gates import Decision, DenseGate, Gate, Rows, Step
+from model.gates import Decision, DenseGate, Gate, Rows, Step, temporal_scores
 from model.kv_cache import KvCache
 from model.replay import FloatMlp, StepResult
 from model.sampling import Uniforms, guide, sample
 from model.statistics import ReplayStatistics
-from model.transformer import Block, Transformer, rope_tables, window_mask
+from model.transformer import Block, Transformer, apply_rope, rope_tables, window_mask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class Decoder:
         self.config = transformer.config
         self.statistics = ReplayStatistics(self.config.layers, rows)
         self.cache = KvCache(self.config, rows.count)
+        self._blocks = [cast(Block, block) for block in transformer.blocks]
         self._transformer, self._gate, self._engine, self._observer = transformer, gate, engine, observer
         gate.begin(self.config, rows)
         engine.begin(rows.count, self.config.layout)
@@ -77,7 +78,7 @@ class Decoder:
         tables = rope_tables(torch.arange(prelude), self.config)
         mask = window_mask(prelude, 0, self.config.window)
         x = self._transformer.embed_text(text_ids)
-        for layer, block in enumerate(self._transformer.blocks):
+        for layer, block in enumerate(self._blocks):
             q, k, v = block.attention.project(block.input_norm(x), tables)
             self.cache.store_prelude(layer, k, v)
             x = x + block.attention.combine(functional.scaled_dot_product_attention(q, k, v, attn_mask=mask))
@@ -90,7 +91,7 @@ class Decoder:
         step = Step.at(number, layout)
         tables = rope_tables(torch.tensor([layout.position(number)]), self.config)
         x = self._transformer.embed_visual(codes, torch.tensor(step.index))
-        for layer, block in enumerate(self._transformer.blocks):
+        for layer, block in enumerate(self._blocks):
             attended, scores = self._attend(layer, block, step, tables, x)
             x = x + attended
             mlp_input = block.post_norm(x)
@@ -107,14 +108,16 @@ class Decoder:
     def _attend(self, layer: int, block: Block, step: Step, tables: tuple[Tensor, Tensor],
                 x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Attention output ``[rows, hidden]`` and, where they are wanted, temporal scores ``[rows, heads]``."""
-        q, k, v = block.attention.project(block.input_norm(x)[:, None], tables)
+        raw, k, v = block.attention.project_raw(block.input_norm(x)[:, None])
+        q, k = apply_rope(raw, tables), apply_rope(k, tables)
         self.cache.store(layer, step.number, k, v)
         keys, values = self.cache.visible(layer, step.number)
         attended = block.attention.combine(functional.scaled_dot_product_attention(q, keys, values)).squeeze(1)
         if not step.eligible or not (self._gate.needs_scores or self._observer is not None):
             return attended, None
+        variant = getattr(self._gate, "variant", "paper")
         aligned = self.cache.aligned_key(layer, step.number)
-        return attended, (q.squeeze(2) * aligned).sum(dim=-1) / math.sqrt(self.config.head_dim)
+        return attended, temporal_scores(variant, raw.squeeze(2), q.squeeze(2), aligned)
 
 
 @torch.inference_mode()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from model.config import StackSizes
 from model.frames import FrameLayout
 from model.gates import Decision
-from model.transformer import Transformer
+from model.transformer import Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +32,11 @@ class StepResult:
 
 
 class ReplayRing:
-    """Last MLP output of every layer, index in the frame and row: float32 ``[layers, stride, rows, hidden]``."""
+    """Last MLP output of every layer, index in the frame and row: ``[layers, stride, rows, hidden]``."""
 
-    def __init__(self, layers: int, layout: FrameLayout, rows: int, hidden: int):
-        self.values = torch.zeros(layers, layout.stride, rows, hidden)
+    def __init__(self, layers: int, layout: FrameLayout, rows: int, hidden: int, *,
+                 dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"):
+        self.values = torch.zeros(layers, layout.stride, rows, hidden, dtype=dtype, device=device)
 
     @property
     def size_bytes(self) -> int:
@@ -50,14 +53,16 @@ class ReplayingMlp(ABC):
         MLP evaluations since :meth:`begin`, and rows in them; the prefill is not counted.
     """
 
-    def __init__(self, layers: int, hidden: int):
+    def __init__(self, layers: int, hidden: int, *, dtype: torch.dtype = torch.float32,
+                 device: torch.device | str = "cpu"):
         self.layers, self.hidden = layers, hidden
+        self._dtype, self._device = dtype, device
         self.calls = self.rows_computed = 0
         self.ring: ReplayRing | None = None
 
     def begin(self, rows: int, layout: FrameLayout) -> None:
         """A new generation of ``rows`` rows: forget everything."""
-        self.ring = ReplayRing(self.layers, layout, rows, self.hidden)
+        self.ring = ReplayRing(self.layers, layout, rows, self.hidden, dtype=self._dtype, device=self._device)
         self.calls = self.rows_computed = 0
 
     def prefill(self, layer: int, x: Tensor) -> Tensor:
@@ -79,7 +84,7 @@ class ReplayingMlp(ABC):
         cached = self.ring.values[layer, index]
         if x.shape != cached.shape:
             raise ValueError(f"MLP inputs must be {list(cached.shape)} in this generation, not {list(x.shape)}")
-        computed = ~self.replays(decision) if decision.eligible else torch.ones(len(x), dtype=torch.bool)
+        computed = ~self.replays(decision).cpu() if decision.eligible else torch.ones(len(x), dtype=torch.bool)
         count = int(computed.sum())
         if count:
             self.calls += 1
@@ -100,17 +105,28 @@ class ReplayingMlp(ABC):
         """Rows, bool ``[rows]``, that replay by an eligible decision."""
 
 
-class FloatMlp(ReplayingMlp):
-    """The MLPs of a transformer in float32; temporal attention scores are compared in float32 too."""
+class BlockStack(Protocol):
+    """A transformer as :class:`FloatMlp` sees it: ``blocks`` of :class:`~model.transformer.Block`, and sizes."""
 
-    def __init__(self, transformer: Transformer):
-        super().__init__(transformer.config.layers, transformer.config.hidden)
-        self._mlps = [block.mlp for block in transformer.blocks]
+    blocks: nn.ModuleList
+
+    @property
+    def config(self) -> StackSizes: ...
+
+
+class FloatMlp(ReplayingMlp):
+    """The MLPs of a transformer in its own precision; temporal attention scores are compared in theirs."""
+
+    def __init__(self, transformer: BlockStack, *, dtype: torch.dtype = torch.float32,
+                 device: torch.device | str = "cpu"):
+        super().__init__(transformer.config.layers, transformer.config.hidden, dtype=dtype, device=device)
+        self._mlps = [cast(Block, block).mlp for block in transformer.blocks]
 
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         return self._mlps[layer](x)
 
     def replays(self, decision: Decision) -> Tensor:
-        if decision.source == "mask":
+        if decision.compute is not None:
             return ~decision.compute
-        return decision.scores.mean(dim=1) >= decision.threshold
+        scores, threshold = decision.comparison
+        return scores.mean(dim=1) >= threshold

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.config import ModelConfig
+from model.config import LayerSizes, ModelConfig
 
 
 def rope_tables(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention with rotary positions, scores divided by the root of the head width."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: LayerSizes):
         super().__init__()
         self.heads = config.heads
         self.q_proj = nn.Linear(config.hidden, config.hidden, bias=False)
@@ -64,10 +64,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden, config.hidden, bias=False)
         self.o_proj = nn.Linear(config.hidden, config.hidden, bias=False)
 
-    def project(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys (both rotated) and values of ``x`` ``[B, n, hidden]``, each ``[B, heads, n, head_dim]``."""
+    def project_raw(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of ``x`` ``[B, n, hidden]`` before rotation, each ``[B, heads, n, head_dim]``."""
         q, k, v = (proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
                    for proj in (self.q_proj, self.k_proj, self.v_proj))
+        return q, k, v
+
+    def project(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (both rotated) and values of ``x`` ``[B, n, hidden]``, each ``[B, heads, n, head_dim]``."""
+        q, k, v = self.project_raw(x)
         return apply_rope(q, tables), apply_rope(k, tables), v
 
     def combine(self, heads: Tensor) -> Tensor:
@@ -82,7 +87,7 @@ class Attention(nn.Module):
 class SwiGLU(nn.Module):
     """``down(silu(gate(x)) * up(x))``."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: LayerSizes):
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden, config.intermediate, bias=False)
         self.up_proj = nn.Linear(config.hidden, config.intermediate, bias=False)
@@ -95,7 +100,7 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """One decoder layer."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: LayerSizes):
         super().__init__()
         self.input_norm = RMSNorm(config.hidden, config.rms_eps)
         self.attention = Attention(config)
