@@ -47,7 +47,7 @@ class Accumulator(wiring.Component):
             "sums": Out(sums_layout(self.rows)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         # Asynchronous reads: distributed RAM, where block RAM would need an interlock for back-to-back operations.
         m.submodules.memory = memory = Memory(shape=sums_layout(self.rows), depth=self.depth, init=[],

@@ -5,7 +5,7 @@ Source: docs/numerics.md, accumulation (one common exponent per token and matrix
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
@@ -54,7 +54,7 @@ class Activations(wiring.Component):
             "largest_hidden": Out(largest),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         x = self._store(m, "x_memory", self.config.max_hidden_blocks, self.x_valid, self.x, self.largest_x)
         hidden = self._store(m, "hidden_memory", self.config.max_intermediate_blocks, self.hidden_valid, self.hidden,
@@ -65,7 +65,7 @@ class Activations(wiring.Component):
         m.d.comb += self.o.eq(selected)
         return m
 
-    def _store(self, m, name, blocks, valid, write, largest):
+    def _store(self, m: Module, name: str, blocks: int, valid: Signal, write: View, largest: View) -> View:
         local_bits = ceil_log2(self.config.locals)
 
         def address(local, block):

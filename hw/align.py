@@ -49,7 +49,7 @@ class Align(wiring.Component):
             "terms": Out(ArrayLayout(Term, rows)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         x_drop = Signal(8, reset_less=True)
         m.d.sync += x_drop.eq(self.x_drop)

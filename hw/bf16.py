@@ -38,7 +38,7 @@ class ToBf16(wiring.Component):
             "i": In(ArrayLayout(Normalised, rows)), "nan": In(1), "words": Out(ArrayLayout(16, rows)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         nan = delay(m, self.nan, 1, "nan")
         for row in range(self.rows):

@@ -4,9 +4,9 @@ All cores get the same operations in the same cycle and ignore those of local ro
 Source: FastCar (arXiv:2505.14709), section on the dynamic resource scheduling accelerator; docs/architecture.md.
 """
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal, Value
 from amaranth.lib import stream, wiring
-from amaranth.lib.data import ArrayLayout
+from amaranth.lib.data import ArrayLayout, View
 from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth.utils import ceil_log2
 
@@ -89,7 +89,7 @@ class Core(wiring.Component):
         self.config = config
         super().__init__(core_members(config))
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         config = self.config
         m.submodules.activations = activations = Activations(config)
@@ -105,7 +105,7 @@ class Core(wiring.Component):
         self._drain_path(m, activations, accumulator, requantise, nan_rows)
         return m
 
-    def _mac_path(self, m, activations, accumulator, nan_rows):
+    def _mac_path(self, m: Module, activations: Activations, accumulator: Accumulator, nan_rows: Signal) -> None:
         config = self.config
         m.submodules.dot = dot = Dot(config.rows)
         m.submodules.align = align = Align(config.rows)
@@ -156,7 +156,7 @@ class Core(wiring.Component):
             with m.If(valid & weight_nan):
                 m.d.sync += nan_rows.bit_select(op.local, 1).eq(1)
 
-    def _drain_path(self, m, activations, accumulator, requantise, nan_rows):
+    def _drain_path(self, m: Module, activations, accumulator, requantise, nan_rows: Signal) -> None:
         config = self.config
         m.submodules.normalise = normalise = Normalise(config.rows)
         m.submodules.swiglu = swiglu = SwiGlu(config.pairs)
@@ -218,6 +218,6 @@ class Core(wiring.Component):
         m.d.comb += self.busy.eq((in_flight != 0) | open_block | gate_up)
 
 
-def _index(config, op):
+def _index(config: AcceleratorConfig, op: View) -> Value:
     """Accumulators of a MAC or drain operation."""
     return Cat(op.local[:ceil_log2(config.locals)], op.group[:ceil_log2(config.groups)], op.bank)

@@ -52,7 +52,7 @@ class Dot(wiring.Component):
             "sums": Out(ArrayLayout(signed(PRODUCT_BITS), rows)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         codes = [Signal(signed(PAIR_BITS - PACKED_BITS), name=f"code_{k}") for k in range(BLOCK)]
         m.d.comb += [code.eq(self.codes[k]) for k, code in enumerate(codes)]

@@ -3,7 +3,7 @@
 Source: docs/numerics.md, epilogue; model.integer.normalise is the reference.
 """
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
 from amaranth.lib.data import ArrayLayout, StructLayout
 from amaranth.lib.wiring import In, Out
@@ -43,7 +43,7 @@ class Normalise(wiring.Component):
             "o": Out(ArrayLayout(Normalised, rows)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         exponents = delay(m, self.exponents, 3, "exponents")
         for row in range(self.rows):
@@ -63,7 +63,7 @@ class Normalise(wiring.Component):
         return m
 
     @staticmethod
-    def _shift_out_zeros(m, value, steps, name):
+    def _shift_out_zeros(m: Module, value: Value, steps: tuple[int, ...], name: str) -> tuple[Signal, Signal]:
         """Shift left by each step whose top bits are all zero; returns the result and the shift, one cycle later."""
         total = 0
         for step in steps:

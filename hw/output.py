@@ -56,7 +56,7 @@ class Output(wiring.Component):
             "o": Out(stream.Signature(WriteRequest)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         config, parts = self.config, self.blocks_per_entry
         block_words = ArrayLayout(16, BLOCK)

@@ -3,9 +3,9 @@
 Source: OCP Microscaling v1.0, section 6.3; docs/numerics.md; model.integer._requantise is the reference.
 """
 
-from amaranth.hdl import Module, Mux, Signal, signed
+from amaranth.hdl import Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
 from hw.config import AcceleratorConfig
@@ -54,7 +54,7 @@ class Requantise(wiring.Component):
             "o": Out(load_op(config)),
         })
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         group_layout = ArrayLayout(Hidden, self.lanes)
         block_layout = ArrayLayout(group_layout, self.groups)
@@ -108,7 +108,7 @@ class Requantise(wiring.Component):
         m.d.comb += [self.o.scale.eq(scale), self.o.codes.as_value().eq(codes.as_value())]
         return m
 
-    def _round(self, m, value, exponent, lane):
+    def _round(self, m: Module, value: View, exponent: Signal, lane: int) -> Value:
         """Code of ``value`` in units of ``2**(exponent - 6)``, to nearest, ties to even, at most LARGEST_CODE."""
         difference = Signal(signed(HIDDEN_POWER_BITS + 1), name=f"difference_{lane}")
         m.d.comb += difference.eq(exponent - value.power)
@@ -126,11 +126,11 @@ class Requantise(wiring.Component):
         return Mux(value.negative, -magnitude, magnitude)
 
 
-def _larger(a, b):
+def _larger(a: Value, b: Value) -> Value:
     return Mux(a > b, a, b)
 
 
-def _push(groups, group):
+def _push(groups: View, group: View) -> Value:
     """Shift ``groups`` down by one and put ``group`` on top."""
     width = group.shape().size
     return (groups.as_value() >> width) | (group.as_value() << (groups.shape().size - width))

@@ -6,8 +6,8 @@ Source: docs/numerics.md, SiLU; model.integer.sigmoid is the reference and holds
 import numpy as np
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout, StructLayout
-from amaranth.lib.memory import Memory
+from amaranth.lib.data import ArrayLayout, StructLayout, View
+from amaranth.lib.memory import Memory, ReadPort
 from amaranth.lib.wiring import In, Out
 
 from hw.normalise import Normalised
@@ -56,7 +56,7 @@ class Sigmoid(wiring.Component):
         self.lanes = lanes
         super().__init__({"gates": In(ArrayLayout(Normalised, lanes)), "o": Out(ArrayLayout(Factor, lanes))})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         entries = table()
         m.submodules.table = rom = Memory(shape=TableEntry, depth=len(entries), init=entries)
@@ -64,7 +64,7 @@ class Sigmoid(wiring.Component):
             self._lane(m, lane, self.gates[lane], rom.read_port())
         return m
 
-    def _lane(self, m, lane, gate, port):
+    def _lane(self, m: Module, lane: int, gate: View, port: ReadPort) -> None:
         # |gate| in units of 2**-(SIGMOID_INDEX_BITS + SIGMOID_FRACTION_BITS), 0 outside the table.
         argument = Signal(MANTISSA_BITS, name=f"argument_{lane}", reset_less=True)
         inside, outside = Signal(name=f"inside_{lane}"), Signal(name=f"outside_{lane}")

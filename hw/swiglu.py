@@ -5,7 +5,7 @@ Source: FastCar (arXiv:2505.14709), MLP module; docs/numerics.md; model.integer.
 
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib import wiring
-from amaranth.lib.data import ArrayLayout, StructLayout
+from amaranth.lib.data import ArrayLayout, StructLayout, View
 from amaranth.lib.wiring import In, Out
 
 from hw.normalise import POWER_BITS, Normalised
@@ -49,7 +49,7 @@ class SwiGlu(wiring.Component):
         self.lanes = lanes
         super().__init__({"i": In(ArrayLayout(Normalised, 2 * lanes)), "o": Out(ArrayLayout(Hidden, lanes))})
 
-    def elaborate(self, platform):
+    def elaborate(self, platform) -> Module:
         m = Module()
         m.submodules.sigmoid = sigmoid = Sigmoid(self.lanes)
         for lane in range(self.lanes):
@@ -58,7 +58,7 @@ class SwiGlu(wiring.Component):
             self._lane(m, lane, gate, up, sigmoid.o[lane], hidden)
         return m
 
-    def _lane(self, m, lane, gate, up, factor, hidden):
+    def _lane(self, m: Module, lane: int, gate: View, up: View, factor: View, hidden: View) -> None:
         gate_mantissa = delay(m, gate.mantissa, Sigmoid.LATENCY, f"gate_{lane}")
         silu = Signal(SILU_BITS, name=f"silu_{lane}", reset_less=True)
         m.d.sync += silu.eq((gate_mantissa * factor.factor) >> SILU_SHIFT)
