@@ -19,12 +19,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from model import checkpoint, world
-from model.gates import ChangeGate, TasGate
+from model.gates import THRESHOLD_GATES
 from model.generate import LayerStep, generate
 from model.presets import Curve, PresetError, ReplayPresets, fingerprint, load_presets
 from model.transformer import Transformer
 
-GATES = {"tas": TasGate, "change": ChangeGate}
 NEVER = {"tas": np.inf, "change": -1.0}
 """Threshold at which a gate never replays."""
 TARGETS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87)
@@ -49,7 +48,7 @@ def sample_prompts(count: int, seed: int) -> list[str]:
 def dense_statistic(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[int], name: str,
                     frames: int) -> np.ndarray:
     """What gate ``name`` compares, in eligible steps of a generation without replay: float ``[layers, samples]``."""
-    gate = GATES[name](NEVER[name])
+    gate = THRESHOLD_GATES[name](NEVER[name])
     seen: list[list[np.ndarray]] = [[] for _ in range(transformer.config.layers)]
 
     def observe(item: LayerStep) -> None:
@@ -99,7 +98,7 @@ def calibrate(transformer: Transformer, name: str, *, targets: Sequence[float] =
         statistic = dense_statistic(transformer, prompts, seeds, name, frames)
 
     def measure(threshold: float) -> float:
-        gate = GATES[name](threshold, joint_pairs=joint_pairs)
+        gate = THRESHOLD_GATES[name](threshold, joint_pairs=joint_pairs)
         return generate(transformer, prompts, seeds, frames=frames, gate=gate).statistics.replay_ratio_eligible
 
     least, most = float(statistic.min()), float(statistic.max())
@@ -123,7 +122,7 @@ def quantile_table(name: str, statistic: np.ndarray) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m model.calibrate", description=__doc__.split("\n")[0])
-    parser.add_argument("--gate", choices=tuple(GATES), action="append", help="gate, several times for several "
+    parser.add_argument("--gate", choices=tuple(THRESHOLD_GATES), action="append", help="several times for several "
                         "(default: both)")
     parser.add_argument("--target", type=float, action="append", metavar="R",
                         help=f"eligible replay ratio, several times for several (default: {TARGETS})")
@@ -154,7 +153,7 @@ def main(argv: list[str] | None = None) -> int:
     seeds = list(range(options.seed, options.seed + options.prompts))
     frames = options.frames or config.layout.frames
     report = {}
-    names = options.gate or list(GATES)
+    names = options.gate or list(THRESHOLD_GATES)
     console = Console(stderr=True)
     with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
                   console=console) as progress:

@@ -33,6 +33,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -41,7 +42,7 @@ from torch import Tensor
 from model import checkpoint, world
 from model.config import ModelConfig
 from model.engine import IntegerMlp
-from model.gates import ChangeGate, DenseGate, Gate, RandomGate, TasGate, tas_fixed, tas_threshold
+from model.gates import THRESHOLD_GATES, Decision, DenseGate, Gate, RandomGate, tas_fixed, tas_threshold
 from model.generate import LayerStep, generate
 from model.mx import quantize
 from model.presets import PresetError, fingerprint, load_presets
@@ -61,7 +62,7 @@ class DumpError(Exception):
 class Dump:
     """A dump in memory: ``manifest`` as in manifest.json, ``arrays`` as in steps.npz."""
 
-    manifest: dict[str, object]
+    manifest: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     @property
@@ -74,7 +75,7 @@ class Dump:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / MANIFEST).write_text(json.dumps(self.manifest, indent=2) + "\n")
-            np.savez_compressed(folder / STEPS, **self.arrays)
+            np.savez_compressed(folder / STEPS, **cast(dict[str, Any], self.arrays))
         except OSError as error:
             raise DumpError(f"cannot write the dump into {folder}: {error}") from error
 
@@ -98,7 +99,7 @@ def record(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[int
     """Generate with the integer model and keep everything."""
     config = transformer.config
     kept: dict[str, list[np.ndarray]] = {name: [] for name in ("computed", "scores", "inputs", "outputs")}
-    decisions = {}
+    decisions: dict[int, Decision] = {}
 
     def observe(item: LayerStep) -> None:
         rows = len(item.x)
@@ -119,7 +120,7 @@ def record(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[int
     arrays["eligible"] = (steps >= config.layout.stride).astype(np.uint8)
     arrays["codes"] = result.codes.numpy()
     by_score = bool(decisions) and decisions[0].source == "tas"
-    thresholds = [decisions[layer].threshold for layer in range(config.layers)] if by_score else None
+    thresholds = [decisions[layer].comparison[1] for layer in range(config.layers)] if by_score else None
     manifest = {
         "format": FORMAT, "prompts": list(prompts), "seeds": list(seeds), "frames": frames,
         "sampling": dataclasses.asdict(config.sampling), "model": json.loads(config.to_json()),
@@ -188,7 +189,7 @@ def _gate(options: argparse.Namespace, transformer: Transformer) -> Gate:
     if threshold is None:
         presets = load_presets(transformer, options.model)
         threshold = presets.curve(options.gate, options.joint_pairs).threshold(ratio)
-    return {"tas": TasGate, "change": ChangeGate}[options.gate](threshold, joint_pairs=options.joint_pairs)
+    return THRESHOLD_GATES[options.gate](threshold, joint_pairs=options.joint_pairs)
 
 
 if __name__ == "__main__":

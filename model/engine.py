@@ -6,7 +6,7 @@ or a board.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from model.gates import Decision, tas_replays
 from model.integer import MlpWeights, MxMatrix, bf16_to_float
 from model.prepared import PreparedMlp
 from model.replay import ReplayingMlp, StepResult
-from model.transformer import Transformer
+from model.transformer import Block, Transformer
 
 
 class MlpEngine(Protocol):
@@ -38,9 +38,9 @@ class MlpEngine(Protocol):
 
 def quantised_weights(transformer: Transformer) -> list[MlpWeights]:
     """MXINT8 weights of every layer's MLP: the one quantisation that engines, boards and dumps use."""
+    mlps = [cast(Block, block).mlp for block in transformer.blocks]
     return [MlpWeights(*(MxMatrix.from_float(projection.weight.detach().float().numpy())
-                         for projection in (block.mlp.gate_proj, block.mlp.up_proj, block.mlp.down_proj)))
-            for block in transformer.blocks]
+                         for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj))) for mlp in mlps]
 
 
 class IntegerMlp(ReplayingMlp):
@@ -60,6 +60,7 @@ class IntegerMlp(ReplayingMlp):
         return torch.from_numpy(bf16_to_float(self._mlps[layer](inputs).y))
 
     def replays(self, decision: Decision) -> Tensor:
-        if decision.source == "mask":
+        if decision.compute is not None:
             return ~decision.compute
-        return torch.from_numpy(tas_replays(decision.scores.numpy(), decision.threshold))
+        scores, threshold = decision.comparison
+        return torch.from_numpy(tas_replays(scores.numpy(), threshold))

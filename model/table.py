@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from model import checkpoint, world
 from model.checker import check
 from model.engine import IntegerMlp, MlpEngine
-from model.gates import ChangeGate, DenseGate, Gate, RandomGate, TasGate
+from model.gates import THRESHOLD_GATES, DenseGate, Gate, RandomGate
 from model.generate import generate
 from model.presets import PresetError, ReplayPresets, fingerprint, load_presets
 from model.replay import FloatMlp
@@ -50,15 +51,17 @@ class Case:
 
     def threshold(self, presets: ReplayPresets | None) -> float | None:
         """Calibrated threshold, ``None`` for gates without. Raises PresetError where it is not calibrated."""
-        return presets.curve(self.gate).threshold(self.ratio) if self.gate in ("tas", "change") else None
+        if self.gate not in THRESHOLD_GATES:
+            return None
+        if presets is None:
+            raise PresetError(f"gate {self.gate} needs calibrated thresholds")
+        return presets.curve(self.gate).threshold(self.ratio)
 
     def make(self, threshold: float | None) -> Gate:
         """The gate with the threshold."""
-        if self.gate == "dense":
-            return DenseGate()
-        if self.gate == "random":
-            return RandomGate(self.ratio)
-        return {"tas": TasGate, "change": ChangeGate}[self.gate](threshold)
+        if threshold is not None:
+            return THRESHOLD_GATES[self.gate](threshold)
+        return RandomGate(self.ratio) if self.gate == "random" else DenseGate()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +110,7 @@ def psnr(frames: np.ndarray, reference: np.ndarray) -> float | None:
 
 def render(transformer: Transformer, visual: VisualTokenizer, engine: MlpEngine, gate: Gate, prompts: Sequence[str],
            seeds: Sequence[int], *, frames: int, batch: int,
-           on_step: Callable[[], None]) -> tuple[np.ndarray, list[dict[str, object]]]:
+           on_step: Callable[[], None]) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Videos uint8 ``[videos, frames, height, width, 3]``, and the statistics of each batch."""
     videos, statistics = [], []
     for start in range(0, len(prompts), batch):
@@ -120,7 +123,7 @@ def render(transformer: Transformer, visual: VisualTokenizer, engine: MlpEngine,
     return np.stack(videos), statistics
 
 
-def measure(videos: np.ndarray, statistics: Sequence[dict[str, object]], dense: np.ndarray,
+def measure(videos: np.ndarray, statistics: Sequence[dict[str, Any]], dense: np.ndarray,
             prompts: Sequence[str], threshold: float | None) -> Measures:
     """Everything that the table says of one row; ``dense`` are the videos without replay."""
     replayed, steps, eligible = (sum(item[key] for item in statistics)
@@ -133,7 +136,7 @@ def measure(videos: np.ndarray, statistics: Sequence[dict[str, object]], dense: 
                     videos=len(videos), **share)
 
 
-def markdown(rows: dict[str, dict[str, object]]) -> str:
+def markdown(rows: dict[str, dict[str, Any]]) -> str:
     """The table, rows in the order of :func:`cases`, those that are missing left out."""
     lines = ["| gate, target | replay, eligible steps | replay, all steps | PSNR against dense | fully right | "
              "colour | shape | direction | motion kept |", "| --- " * 9 + "|"]
@@ -150,10 +153,10 @@ def markdown(rows: dict[str, dict[str, object]]) -> str:
 class Store:
     """Rows that are done, in a folder; those of other settings are dropped."""
 
-    def __init__(self, folder: Path, settings: dict[str, object]):
+    def __init__(self, folder: Path, settings: dict[str, Any]):
         self.folder, self.settings = folder, settings
         folder.mkdir(parents=True, exist_ok=True)
-        self.rows: dict[str, dict[str, object]] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
         path = folder / RESULTS
         if path.is_file():
             content = json.loads(path.read_text())
@@ -221,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)  # matrices are small; several threads wait for each other more than they work
     try:
         config, transformer, visual = checkpoint.load(options.model)
-        calibrated = any(case.gate in ("tas", "change") for case in wanted)
+        calibrated = any(case.gate in THRESHOLD_GATES for case in wanted)
         presets = load_presets(transformer, options.model) if calibrated else None
         settings = {"videos": options.videos, "frames": options.frames or config.layout.frames, "seed": options.seed,
                     "engine": options.engine, "fingerprint": fingerprint(transformer)}
