@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
 
 from model import checkpoint, world
-from model.gates import THRESHOLD_GATES
+from model.config import RunSizes
+from model.gates import THRESHOLD_GATES, Decision, Rows, Step
 from model.generate import LayerStep, generate
 from model.presets import Curve, PresetError, ReplayPresets, fingerprint, load_presets
 from model.transformer import Transformer
@@ -30,8 +32,8 @@ TARGETS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87)
 QUANTILES = (0.05, 0.2, 0.5, 0.8, 0.95)
 TOLERANCE = 0.01
 """A threshold is good enough when its ratio is this near to the target."""
-TRIES = 7
-"""Most generations spent on one target."""
+ROUNDS = 4
+"""Most generations spent on one curve, each of which tries a threshold for every target."""
 
 
 def sample_prompts(count: int, seed: int) -> list[str]:
@@ -59,53 +61,104 @@ def dense_statistic(transformer: Transformer, prompts: Sequence[str], seeds: Seq
     return np.stack([np.concatenate(values) for values in seen])
 
 
-def solve(measure: Callable[[float], float], targets: Sequence[float], low: float, high: float,
-          on_target: Callable[[float], None] = lambda target: None) -> list[tuple[float, float]]:
+class SweepGate:
+    """A gate whose videos have a threshold each, so that one generation tries many.
+
+    Parameters
+    ----------
+    name : ``"tas"`` or ``"change"``
+    thresholds : sequence of :class:`float`
+        One per video.
+    joint_pairs : :class:`bool`
+        Whether guidance pairs decide together.
+    """
+
+    def __init__(self, name: str, thresholds: Sequence[float], joint_pairs: bool):
+        self._gate = THRESHOLD_GATES[name](NEVER[name])
+        self.name, self.needs_scores = name, self._gate.needs_scores
+        self._thresholds, self._joint_pairs = torch.tensor(thresholds, dtype=torch.float32), joint_pairs
+
+    def begin(self, config: RunSizes, rows: Rows) -> None:
+        self._gate.begin(config, rows)
+        self._pairs = rows.videos if self._joint_pairs and rows.guided else 0
+        self._limits = self._thresholds.repeat(rows.count // rows.videos)
+
+    def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
+        if not step.eligible:
+            return self._gate.decide(layer, step, x, scores)
+        value = self._gate.statistic(layer, step, x, scores)
+        replay = value >= self._limits if self.name == "tas" else value <= self._limits
+        if self._pairs:
+            replay = (replay[:self._pairs] & replay[self._pairs:]).repeat(2)
+        return Decision(source="mask", eligible=True, compute=~replay)
+
+    def update(self, layer: int, step: Step, x: Tensor, computed: Tensor) -> None:
+        self._gate.update(layer, step, x, computed)
+
+
+def sweep(transformer: Transformer, name: str, thresholds: Sequence[float], *, joint_pairs: bool,
+          prompts: Sequence[str], seeds: Sequence[int], frames: int) -> list[float]:
+    """Eligible replay ratio of each threshold over all prompts, measured in one generation."""
+    count = len(thresholds)
+    gate = SweepGate(name, np.repeat(thresholds, len(prompts)).tolist(), joint_pairs)
+    statistics = generate(transformer, list(prompts) * count, list(seeds) * count, frames=frames, gate=gate).statistics
+    replayed = statistics.replayed[1:].reshape(-1, transformer.config.layers, statistics.rows.count // len(prompts)
+                                               // count, count, len(prompts)).sum(axis=(0, 1, 2, 4))
+    return (replayed * count / statistics.summary()["row_steps_eligible"]).tolist()
+
+
+def solve(measure: Callable[[list[float]], list[float]], targets: Sequence[float],
+          start: Sequence[float]) -> list[tuple[float, float]]:
     """Points (ratio, threshold), ascending, one near each target.
 
-    ``measure`` gives the ratio of a threshold; it grows from ``low`` to ``high`` (which may be the smaller number),
-    but for noise. All measurements serve all targets; steps alternate between the line and the middle.
+    ``measure`` gives the ratios of some thresholds. The first ones are ``start``; each further round tries, for every
+    target that is not reached, the threshold on the line between its neighbours.
     """
-    points = sorted((measure(threshold), threshold) for threshold in (low, high))
-    chosen: set[tuple[float, float]] = set()
-    for target in targets:
-        for attempt in range(TRIES):
-            nearest = min(points, key=lambda point: abs(point[0] - target))
-            if abs(nearest[0] - target) <= TOLERANCE:
-                break
-            below = [point for point in points if point[0] <= target]
-            above = [point for point in points if point[0] > target]
-            if not below or not above:
-                break
-            (r0, t0), (r1, t1) = below[-1], above[0]
-            share = (target - r0) / (r1 - r0) if attempt % 2 == 0 else 0.5
-            threshold = t0 + (t1 - t0) * share
-            points = sorted([*points, (measure(threshold), threshold)])
-        chosen.add(min(points, key=lambda point: abs(point[0] - target)))
-        on_target(target)
-    # Noise can give one ratio twice; a curve has each once.
-    return sorted({ratio: (ratio, threshold) for ratio, threshold in chosen}.values())
+    points = sorted(zip(measure(list(start)), start))
+    for _ in range(ROUNDS - 1):
+        trials = {threshold for target in targets if (threshold := _between(points, target)) is not None}
+        if not trials:
+            break
+        points = sorted([*points, *zip(measure(sorted(trials)), sorted(trials))])
+    chosen = {min(points, key=lambda point: abs(point[0] - target)) for target in targets}
+    # Two thresholds can give the same ratio; a curve has each ratio once.
+    return sorted({ratio: (ratio, threshold) for ratio, threshold in sorted(chosen)}.values())
+
+
+def _between(points: Sequence[tuple[float, float]], target: float) -> float | None:
+    """Threshold on the line between the points around ``target``; ``None`` if one is near it or it is outside."""
+    below = [point for point in points if point[0] <= target]
+    above = [point for point in points if point[0] > target]
+    if not below or not above or min(abs(ratio - target) for ratio, _ in points) <= TOLERANCE:
+        return None
+    (r0, t0), (r1, t1) = below[-1], above[0]
+    return t0 + (t1 - t0) * (target - r0) / (r1 - r0)
 
 
 def calibrate(transformer: Transformer, name: str, *, targets: Sequence[float] = TARGETS, joint_pairs: bool = False,
               prompts: Sequence[str], seeds: Sequence[int], frames: int, statistic: np.ndarray | None = None,
-              on_target: Callable[[float], None] = lambda target: None) -> Curve:
+              on_round: Callable[[], None] = lambda: None) -> Curve:
     """Measure the curve of one gate in generations of ``prompts``.
 
-    ``statistic``: that of :func:`dense_statistic`, if it is there already.
+    ``statistic``: that of :func:`dense_statistic`, if it is there already; ``on_round`` is called up to
+    :data:`ROUNDS` times.
     """
     if statistic is None:
         statistic = dense_statistic(transformer, prompts, seeds, name, frames)
 
-    def measure(threshold: float) -> float:
-        gate = THRESHOLD_GATES[name](threshold, joint_pairs=joint_pairs)
-        return generate(transformer, prompts, seeds, frames=frames, gate=gate).statistics.replay_ratio_eligible
+    def measure(thresholds: list[float]) -> list[float]:
+        ratios = sweep(transformer, name, thresholds, joint_pairs=joint_pairs, prompts=prompts, seeds=seeds,
+                       frames=frames)
+        on_round()
+        return ratios
 
-    least, most = float(statistic.min()), float(statistic.max())
-    # Change grows along chains of replays beyond what the dense run shows, so its upper end is doubled.
-    low, high = (most, least) if name == "tas" else (least, 2 * most)
-    points = solve(measure, sorted(targets), low, high, on_target)
-    return Curve(gate=name, joint_pairs=joint_pairs, points=tuple(points),
+    # The quantiles would be the answer if replay changed nothing. Change grows along chains of replays beyond what
+    # the dense run shows, so its upper end is doubled.
+    shares = [0.0, *sorted(targets), 1.0]
+    start = np.quantile(statistic, [1 - share if name == "tas" else share for share in shares])
+    if name == "change":
+        start[-1] *= 2
+    return Curve(gate=name, joint_pairs=joint_pairs, points=tuple(solve(measure, sorted(targets), start.tolist())),
                  settings={"prompts": list(prompts), "seeds": list(seeds), "frames": frames,
                            "cfg_scale": transformer.config.sampling.cfg_scale})
 
@@ -157,7 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     console = Console(stderr=True)
     with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
                   console=console) as progress:
-        task = progress.add_task("dense", total=len(names) * (len(targets) + 1))
+        task = progress.add_task("dense", total=len(names) * (ROUNDS + 1))
         for name in names:
             progress.update(task, description=f"{name}: quantiles")
             statistic = dense_statistic(transformer, prompts, seeds, name, frames)
@@ -165,7 +218,8 @@ def main(argv: list[str] | None = None) -> int:
             progress.update(task, advance=1, description=f"{name}: thresholds")
             curve = calibrate(transformer, name, targets=targets, joint_pairs=options.joint_pairs, prompts=prompts,
                               seeds=seeds, frames=frames, statistic=statistic,
-                              on_target=lambda target: progress.advance(task))
+                              on_round=lambda: progress.advance(task))
+            progress.update(task, completed=(names.index(name) + 1) * (ROUNDS + 1))
             presets = presets.with_curve(curve)
             presets.save(folder)
             for ratio, threshold in curve.points:

@@ -281,6 +281,8 @@ class ChangeGate(_PairedGate):
 
     def statistic(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Tensor:
         """What is compared: relative change per row. Low replays."""
+        if self._reference is None:
+            raise ValueError("the change gate has no reference input before frame 0 is done")
         return (x - self._reference[layer, step.index]).norm(dim=1) / x.norm(dim=1)
 
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:

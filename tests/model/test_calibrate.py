@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model import calibrate, checkpoint, world
-from model.gates import ChangeGate, TasGate
+from model.gates import THRESHOLD_GATES
 from model.generate import generate
 from model.presets import Curve, PresetError, ReplayPresets, fingerprint, load_presets
 from model.visual import VisualConfig, VisualTokenizer
@@ -14,35 +14,47 @@ from tests.model.small import PROMPTS, random_model
 
 
 @pytest.mark.parametrize("low, high", [(0.0, 4.0), (4.0, 0.0)])
-def test_solver_reaches_targets_in_few_measurements(low, high):
-    asked = []
+def test_solver_reaches_targets_in_few_rounds(low, high):
+    rounds = []
 
-    def measure(threshold: float) -> float:
-        asked.append(threshold)
-        share = (threshold - low) / (high - low)
-        return share ** 0.3
+    def measure(thresholds: list[float]) -> list[float]:
+        rounds.append(len(thresholds))
+        return [((threshold - low) / (high - low)) ** 0.7 for threshold in thresholds]
 
-    points = calibrate.solve(measure, [0.3, 0.5, 0.8], low, high)
-    assert [ratio for ratio, _ in points] == pytest.approx([0.3, 0.5, 0.8], abs=calibrate.TOLERANCE)
-    assert len(asked) <= 2 + 3 * calibrate.TRIES
-    assert all(measure(threshold) == ratio for ratio, threshold in points)
+    points = calibrate.solve(measure, [0.3, 0.5, 0.8], [low, 2.0, high])
+    assert [ratio for ratio, _ in points] == pytest.approx([0.3, 0.5, 0.8], abs=0.03)
+    assert rounds[0] == 3 and 2 <= len(rounds) <= calibrate.ROUNDS and max(rounds[1:]) <= 3
+    assert measure([threshold for _, threshold in points]) == [ratio for ratio, _ in points]
 
 
 def test_solver_takes_the_nearest_where_a_target_is_out_of_reach():
-    points = calibrate.solve(lambda threshold: 0.4 if threshold > 1 else 0.1, [0.3, 0.9], 0.0, 4.0)
+    points = calibrate.solve(lambda thresholds: [0.4 if threshold > 1 else 0.1 for threshold in thresholds],
+                             [0.3, 0.9], [0.0, 4.0])
     assert [ratio for ratio, _ in points] == [0.4]
 
 
-@pytest.mark.parametrize("name, gate", [("tas", TasGate), ("change", ChangeGate)])
+@pytest.mark.parametrize("name", ["tas", "change"])
 @pytest.mark.parametrize("joint", [False, True])
-def test_calibrated_thresholds_reach_their_ratio(name, gate, joint):
+def test_sweep_is_one_generation_per_threshold(name, joint):
+    transformer = random_model()
+    thresholds = {"tas": [-0.5, 0.0, np.inf], "change": [0.5, 1.0, 1.2]}[name]
+    swept = calibrate.sweep(transformer, name, thresholds, joint_pairs=joint, prompts=PROMPTS, seeds=[1, 2, 3, 4],
+                            frames=3)
+    single = [generate(transformer, PROMPTS, [1, 2, 3, 4], frames=3,
+                       gate=THRESHOLD_GATES[name](threshold, joint_pairs=joint)).statistics.replay_ratio_eligible
+              for threshold in thresholds]
+    assert swept == pytest.approx(single, abs=0.01)
+
+
+@pytest.mark.parametrize("name, joint", [("tas", False), ("change", True)])
+def test_calibrated_thresholds_reach_their_ratio(name, joint):
     transformer = random_model()
     curve = calibrate.calibrate(transformer, name, targets=[0.3, 0.6], joint_pairs=joint, prompts=PROMPTS,
                                 seeds=[1, 2, 3, 4], frames=4)
-    assert [ratio for ratio, _ in curve.points] == pytest.approx([0.3, 0.6], abs=0.03)
-    for ratio, threshold in curve.points:
-        again = generate(transformer, PROMPTS, [1, 2, 3, 4], frames=4, gate=gate(threshold, joint_pairs=joint))
-        assert again.statistics.replay_ratio_eligible == ratio
+    assert [ratio for ratio, _ in curve.points] == pytest.approx([0.3, 0.6], abs=0.04)
+    gate = THRESHOLD_GATES[name](curve.points[1][1], joint_pairs=joint)
+    again = generate(transformer, PROMPTS, [1, 2, 3, 4], frames=4, gate=gate)
+    assert again.statistics.replay_ratio_eligible == pytest.approx(curve.points[1][0], abs=0.01)
 
 
 def test_statistic_is_what_the_gate_compares():
