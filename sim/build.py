@@ -29,7 +29,9 @@ WRITE_PINS = ("awaddr", "awlen", "awsize", "awburst", "awvalid", "awready",
               "wdata", "wstrb", "wlast", "wvalid", "wready", "bresp", "bvalid", "bready")
 
 VERILATOR_FLAGS = ("-O3", "--x-assign", "fast", "--x-initial", "fast", "--no-assert", "--no-timing")
-COMPILER_FLAGS = ("-O3", "-march=native", "-fPIC", "-fno-semantic-interposition", "-std=c++17")
+COMPILER_FLAGS = ("-march=native", "-fPIC", "-fno-semantic-interposition", "-std=c++17")
+LARGE_MACS = 512
+"""From this size on speed pays for the compiler's best effort; a small build is compiled in half the time."""
 
 
 class BuildFailed(Exception):
@@ -57,15 +59,20 @@ def compile_board(config: AcceleratorConfig, sources: list[Path], *, trace: bool
     trace_format = tools.trace_format() if trace else None
     ports = port_glue(config)
     digest = content_hash([*(path.read_bytes() for path in sources), HARNESS.read_bytes(), ports.encode(),
-                           repr((VERILATOR_FLAGS, COMPILER_FLAGS, trace_format)).encode(),
+                           repr((VERILATOR_FLAGS, compiler_flags(config), trace_format)).encode(),
                            tools.version.encode(), machine().encode()])
     target = BUILD_ROOT / "sim" / f"{config.name}-{trace_format or 'fast'}-{digest}"
     built = target / "libboard.so"
     with exclusive(target.with_suffix(".lock")):
         if not built.exists():
             with staged(target) as folder:
-                _compile(tools, config.name, sources, ports, folder, trace_format)
+                _compile(tools, config, sources, ports, folder, trace_format)
     return built
+
+
+def compiler_flags(config: AcceleratorConfig) -> tuple[str, ...]:
+    """Flags of the C++ compiler, the optimisation level first."""
+    return ("-O3" if config.macs >= LARGE_MACS else "-O1", *COMPILER_FLAGS)
 
 
 def port_glue(config: AcceleratorConfig) -> str:
@@ -129,22 +136,23 @@ def staged(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile(tools: verilator.Tools, name: str, sources: list[Path], ports: str, folder: Path,
+def _compile(tools: verilator.Tools, config: AcceleratorConfig, sources: list[Path], ports: str, folder: Path,
              trace_format: str | None) -> None:
+    name, compiler = config.name, compiler_flags(config)
     (folder / "ports.inc").write_text(ports)
     work = folder / "obj"
     defines = [f"-DBOARD_TRACE_{trace_format.upper()}"] if trace_format else []
     trace_flags = ["--trace-fst" if trace_format == "fst" else "--trace-vcd"] if trace_format else []
     command = [tools.verilator, "--cc", "--exe", "--prefix", "Vtop", "--top-module", "top", "--Mdir", str(work),
                *VERILATOR_FLAGS, *trace_flags, *(f"-Wno-{w}" for w in verilator.WARNINGS_OFF),
-               "-CFLAGS", " ".join([*COMPILER_FLAGS, f"-I{folder}", *defines]), "-LDFLAGS", "-shared -Wl,-O1",
+               "-CFLAGS", " ".join([*compiler, f"-I{folder}", *defines]), "-LDFLAGS", "-shared -Wl,-O1",
                "-o", str(work / "libboard.so"), str(HARNESS), *map(str, sources)]
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(f"compiling the simulated board '{name}' (once)", total=None)
         run(command, tools, "Verilator")
         make = [tools.make, f"-j{os.cpu_count() or 1}", "-C", str(work), "-f", "Vtop.mk",
-                f"OPT_FAST={COMPILER_FLAGS[0]}", "OPT_SLOW=-O0"]
+                f"OPT_FAST={compiler[0]}", "OPT_SLOW=-O0"]
         progress.update(task, total=run([*make, "-n"], tools, "make").count(" -c "))
         with subprocess.Popen(make, env=tools.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True) as process:
@@ -156,7 +164,7 @@ def _compile(tools: verilator.Tools, name: str, sources: list[Path], ports: str,
             raise BuildFailed(f"compiling the simulated board failed ({process.returncode}):\n{''.join(lines)[-3000:]}")
     (work / "libboard.so").rename(folder / "libboard.so")
     shutil.rmtree(work)
-    record = {"preset": name, "verilator": tools.version, "flags": [*VERILATOR_FLAGS, *COMPILER_FLAGS],
+    record = {"preset": name, "verilator": tools.version, "flags": [*VERILATOR_FLAGS, *compiler],
               "trace": trace_format}
     (folder / "build.json").write_text(json.dumps(record) + "\n")
 

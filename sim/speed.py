@@ -56,7 +56,7 @@ def measure(config: AcceleratorConfig, *, hidden: int, intermediate: int, rows: 
         "runs": runs, "preset": config.name, "macs": config.macs, "hidden": hidden, "intermediate": intermediate,
         "rows": rows, "cycles_per_job": counted["CYCLES"], "mac_utilisation": round(counted["MAC_CYCLES"] * rows / (
             counted["CYCLES"] * config.cores * counted["BUSIEST_ROWS"]), 3), "memory": vars(memory), "seed": seed,
-        "verilator": find().version, "flags": " ".join((*build.VERILATOR_FLAGS, *build.COMPILER_FLAGS)),
+        "verilator": find().version, "flags": " ".join((*build.VERILATOR_FLAGS, *build.compiler_flags(config))),
         "processor": processor(), "processors": os.cpu_count(), "load": round(os.getloadavg()[0], 1),
     }
 
