@@ -49,6 +49,14 @@ def sample(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
     wide = logits.double()
     least = wide.topk(min(sampling.top_k, wide.shape[1]), dim=1).values[:, -1:]
     chances = torch.softmax((wide / sampling.temperature).masked_fill(wide < least, -torch.inf), dim=1)
+    return inverse_cdf(chances, uniforms)
+
+
+def inverse_cdf(chances: Tensor, uniforms: Tensor) -> Tensor:
+    """Codes int64 ``[videos]`` with ``chances`` float64 ``[videos, codebook]``, of which rows need not sum to 1.
+
+    ``uniforms`` are float64 ``[videos]`` in [0, 1).
+    """
     limits = chances.cumsum(dim=1)
     total = limits[:, -1:]
     # Below the total even where the product rounds up, so that the last code with a chance is the last that is drawn.

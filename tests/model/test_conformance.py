@@ -35,7 +35,7 @@ def test_one_wrong_value_exits_one_and_is_named(tmp_path, vectors, capsys):
     save(tmp_path / "mine.npz", values, expected)
     assert conformance.main([str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "at [2, 7]: input" in out and "1 sets, 5 blocks, 1 mismatches" in out
+    assert "at [2, 7]: input" in out and "1 sets, 5 blocks, 0 runs, 1 mismatches" in out
 
 
 def test_expected_nan_matches_only_nan(tmp_path, vectors):
@@ -49,8 +49,8 @@ def test_expected_nan_matches_only_nan(tmp_path, vectors):
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda d: np.savez(d / "x.npz", weights=np.zeros(3)), "no MX vectors in"),
-    (lambda d: np.savez(d / "x.npz", **{"in/a": np.zeros((0, 32)), "int8/a": np.zeros((0, 32))}), "no MX vectors in"),
+    (lambda d: np.savez(d / "x.npz", weights=np.zeros(3)), "no vectors in"),
+    (lambda d: np.savez(d / "x.npz", **{"in/a": np.zeros((0, 32)), "int8/a": np.zeros((0, 32))}), "no vectors in"),
     (lambda d: np.savez(d / "x.npz", **{"int8/a": np.zeros((1, 32))}), "add the array in/a"),
     (lambda d: save(d / "x.npz", np.zeros((2, 32)), np.zeros((1, 32))), r"int8/a has shape \(1, 32\)"),
     (lambda d: save(d / "x.npz", np.zeros((2, 31)), np.zeros((2, 31))), "multiple of 32"),
