@@ -33,7 +33,7 @@ from model.visual import VisualTokenizer
 
 RATIOS = (0.2, 0.5, 0.8)
 GATES = ("change", "tas", "random")
-ENGINES = {"integer": IntegerMlp.of, "float": FloatMlp}
+ENGINES: dict[str, Callable[[Transformer], MlpEngine]] = {"integer": IntegerMlp.of, "float": FloatMlp}
 RESULTS, DENSE_FRAMES, TABLE = "rows.json", "dense.npz", "table.md"
 
 
