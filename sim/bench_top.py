@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import cocotb
+import numpy as np
 from cocotb.triggers import First, RisingEdge, Timer
 from cocotbext.axi import AxiBus, AxiLiteBus, AxiLiteMaster, AxiRam, AxiRamRead, AxiReadBus
 
@@ -80,7 +81,8 @@ async def check(machine: Machine, job: Job, context: str) -> dict[str, int]:
     assert status & STATUS_DONE, f"{context}: STATUS {status:#x}"
     assert await machine.read("INDEX") == job.index, f"{context}: index bits, expected {job.index:#010x}"
     size = job.slots * output_bytes(job.weights.hidden)
-    compare(job.outputs(machine.data.read(job.output_base, size)), job.expected(), context)
+    memory = np.frombuffer(machine.data.read(job.output_base, size), dtype=np.uint8)
+    compare(job.outputs(memory), job.expected(), context)
 
     cores, rows = machine.config.cores, bin(job.index).count("1")
     computing = [slot for slot in range(job.slots) if job.index >> slot & 1]

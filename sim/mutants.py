@@ -1,7 +1,8 @@
-"""Breaks the RTL on purpose, one fault at a time in a scratch copy, and lists the tests that notice.
+"""Breaks the RTL on purpose, one fault at a time, and lists the tests of the simulated board that notice.
 
-``python -m sim.mutants [NAME ...]`` runs the simulated board's tests on each mutant (a minute or more each, as all are
-compiled anew) and fails when one survives. docs/verification.md keeps the result.
+``python -m sim.mutants`` copies the project to a scratch folder, builds the tiny preset once with every fault behind a
+selector input, runs ``sim/test_board.py`` without a fault (it must pass) and with each of them, and fails when a fault
+survives. docs/verification.md keeps the result.
 """
 
 import argparse
@@ -23,54 +24,108 @@ SEED = "1"
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault: in ``file`` the text ``old``, which must occur once, becomes ``new``."""
+    """In ``file``, where ``line`` occurs once, the expression ``old`` inside it becomes ``new``."""
 
     name: str
     file: str
+    line: str
     old: str
     new: str
 
 
 MUTANTS = (
-    Mutant("align without the carry", "hw/align.py", "self.terms[row].carry.eq(shifted[0])",
-           "self.terms[row].carry.eq(0)"),
-    Mutant("rank counts the slot itself", "hw/drs.py", "rank.eq(sums[slot - 1] if slot else 0)", "rank.eq(sums[slot])"),
-    Mutant("drain one cycle early", "hw/drains.py", "range(self.mac_latency - 2)", "range(self.mac_latency - 3)"),
-    Mutant("replay above the threshold only", "hw/tas.py", "total >= self.threshold", "total > self.threshold"),
-    Mutant("down phase does not wait for the hidden vector", "hw/schedule.py",
-           "drains.occupied.bit_select(bank, 1) | hidden_missing", "drains.occupied.bit_select(bank, 1)"),
-    Mutant("burst ignores the 4 KiB boundary", "hw/reader.py",
-           "to_boundary.eq(BURST_BEATS - beat_address[:exact_log2(BURST_BEATS)])", "to_boundary.eq(BURST_BEATS)"),
-    Mutant("hidden codes round half up", "hw/requantise.py",
-           "half & (shifted[:KEPT_BITS].any() | value.sticky | code[0])", "half"),
-    Mutant("BF16 truncates", "hw/bf16.py", "rounded.eq(kept + up)", "rounded.eq(kept)"),
-    Mutant("watchdog never expires", "hw/job.py", "(self.watchdog != 0) & (idle_cycles >= self.watchdog)", "0"),
-    Mutant("write errors are ignored", "hw/writer.py", "answered & (bus.bresp != axi.RESPONSE_OKAY)", "0"),
-    Mutant("prefetch although all rows replay", "hw/sequencer.py", "self.prefetch.valid.eq(self.total != 0)",
-           "self.prefetch.valid.eq(1)"),
+    Mutant("alignment drops the rounding carry", "align.py", "carry.eq(shifted[0])", "shifted[0]", "0"),
+    Mutant("rank counts the slot itself", "drs.py", "rank.eq(sums[slot - 1] if slot else 0)",
+           "sums[slot - 1] if slot else 0", "sums[slot]"),
+    Mutant("pass drained one cycle early", "drains.py", "settled = delayed", "delayed",
+           "settled if stage else delayed"),
+    Mutant("replay above the threshold only", "tas.py", "replay.eq(total >= self.threshold)", "total >= self.threshold",
+           "total > self.threshold"),
+    Mutant("down phase does not wait for the hidden vector", "schedule.py",
+           "| hidden_missing)", "hidden_missing", "0"),
+    Mutant("bank reused before it is drained", "schedule.py",
+           "pass_starts & (drains.occupied.bit_select(bank, 1)", "drains.occupied.bit_select(bank, 1)", "0"),
+    Mutant("burst ignores the 4 KiB boundary", "reader.py", "to_boundary.eq(BURST_BEATS - beat_address[:exact_log2(BURST_BEATS)])",
+           "BURST_BEATS - beat_address[:exact_log2(BURST_BEATS)]", "BURST_BEATS"),
+    Mutant("hidden codes round half up", "requantise.py", "value.sticky | code[0])", "code[0]", "1"),
+    Mutant("BF16 truncates", "bf16.py", "rounded.eq(kept + up)", "kept + up", "kept"),
+    Mutant("watchdog never expires", "job.py", "(idle_cycles >= self.watchdog)", "idle_cycles >= self.watchdog", "0"),
+    Mutant("write errors are ignored", "writer.py", "(bus.bresp != axi.RESPONSE_OKAY)",
+           "bus.bresp != axi.RESPONSE_OKAY", "0"),
+    Mutant("weights fetched although all rows replay", "sequencer.py", "self.prefetch.valid.eq(self.total != 0)",
+           "self.total != 0", "1"),
 )
 
+SELECTOR = '''"""Which fault is in force; 0 is none."""
+from amaranth.hdl import Signal
 
-def run(mutant: Mutant) -> list[str]:
-    """Names of the tests that fail on the mutant. Raises ValueError when its text is not there exactly once."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        copy = Path(folder)
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, copy / name)
-        change(copy / mutant.file, mutant.old, mutant.new)
-        # Not to be measured, only to be caught: compiling takes most of the time.
-        change(copy / "sim" / "build.py", 'else "-O1"', 'else "-O0"')
-        env = {**os.environ, "FASTCAR_BUILD": str(copy / "build"), "FASTCAR_SEED": SEED}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS]
-        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
-        failed = re.findall(r"^(?:FAILED|ERROR) \S+?::([^ ]+)", done.stdout, re.MULTILINE)
-        if done.returncode and not failed:
-            raise RuntimeError(f"mutant {mutant.name!r}: pytest stopped with {done.returncode}:\n{done.stdout[-2000:]}")
-        return failed
+MUTANT = Signal(8, name="mutant")
+'''
+
+BUILD = '''
+from amaranth.back import verilog as back
+from amaranth.lib.wiring import In
+from amaranth.hdl import Value
+from amaranth.hdl._ir import PortDirection
+from hw.config import preset
+from hw.mutant import MUTANT
+from hw.top import Top
+from pathlib import Path
+from sim import build
+
+config = preset("tiny")
+top = Top(config)
+ports = {
+    "__".join(map(str, path)): (Value.cast(value), PortDirection.Input if member.flow == In else PortDirection.Output)
+    for path, member, value in top.signature.flatten(top)}
+ports["mutant"] = (MUTANT, PortDirection.Input)
+Path("mutants.v").write_text(back.convert(top, ports=ports, emit_src=False, strip_internal_attrs=True))
+print(build.compile_board(config, [Path("mutants.v").absolute()]))
+'''
+
+
+def prepare(copy: Path) -> Path:
+    """Fill ``copy`` with the project, all faults built in; the compiled library."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    (copy / "hw" / "mutant.py").write_text(SELECTOR)
+    for number, mutant in enumerate(MUTANTS, start=1):
+        faulty = f"FaultMux(MUTANT == {number}, {mutant.new}, {mutant.old})"
+        change(copy / "hw" / mutant.file, mutant.line, mutant.line.replace(mutant.old, faulty))
+    for file in {mutant.file for mutant in MUTANTS}:
+        path = copy / "hw" / file
+        imports = "from amaranth.hdl import Mux as FaultMux\nfrom hw.mutant import MUTANT\nfrom "
+        path.write_text(re.sub(r"^from ", imports, path.read_text(), count=1, flags=re.MULTILINE))
+    bind = "bind_ports(b->top, b->ports);"
+    change(copy / "sim" / "harness.cpp", bind, bind + ' b->top.mutant = atoi(getenv("MUTANT"));')
+    change(copy / "sim" / "harness.cpp", "#include <cstring>", "#include <cstring>\n#include <cstdlib>")
+    change(copy / "sim" / "build.py", 'else "-O1"', 'else "-O0"')  # compiling takes longer than the tests
+    done = subprocess.run([sys.executable, "-c", BUILD], cwd=copy, env=environment(copy), text=True,
+                          stdout=subprocess.PIPE)
+    if done.returncode:
+        raise RuntimeError("the faulty design cannot be built")
+    library = Path(done.stdout.split()[-1])
+    with open(copy / "sim" / "build.py", "a") as file:
+        file.write(f"\n\ndef library(config, *, trace=False):\n    return Path({str(library)!r})\n")
+    return library
+
+
+def environment(copy: Path, number: int = 0) -> dict[str, str]:
+    return {**os.environ, "FASTCAR_BUILD": str(copy / "build"), "FASTCAR_SEED": SEED, "MUTANT": str(number),
+            "PYTHONPATH": str(copy)}
+
+
+def run(copy: Path, number: int) -> list[str]:
+    """Names of the tests that fail with fault ``number``."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS]
+    done = subprocess.run(command, cwd=copy, env=environment(copy, number), capture_output=True, text=True)
+    failed = re.findall(r"^(?:FAILED|ERROR) \S+?::(.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode and not failed:
+        raise RuntimeError(f"pytest stopped with {done.returncode}:\n{done.stdout[-2000:]}")
+    return failed
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -82,21 +137,23 @@ def change(path: Path, old: str, new: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sim.mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run (default: all)")
-    options = parser.parse_args(arguments)
-    known = {mutant.name: mutant for mutant in MUTANTS}
-    for name in options.names:
-        if name not in known:
-            parser.error(f"unknown mutant {name!r}; known: {', '.join(map(repr, known))}")
+    argparse.ArgumentParser(prog="python -m sim.mutants", description=__doc__.splitlines()[0]).parse_args(arguments)
     survivors = 0
-    for mutant in [known[name] for name in options.names] or MUTANTS:
-        began = time.monotonic()
-        failed = run(mutant)
-        survivors += not failed
-        kinds = sorted({name.partition("[")[0] for name in failed})
-        verdict = f"caught by {len(failed)} tests of {', '.join(kinds)}" if failed else "NOT CAUGHT"
-        print(f"{mutant.name} ({mutant.file}): {verdict}  [{time.monotonic() - began:.0f} s]", flush=True)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder)
+        prepare(copy)
+        broken = run(copy, 0)
+        if broken:
+            print(f"tests fail without any fault: {', '.join(broken)}", file=sys.stderr)
+            return 2
+        for number, mutant in enumerate(MUTANTS, start=1):
+            began = time.monotonic()
+            failed = run(copy, number)
+            survivors += not failed
+            kinds = sorted({name.partition("[")[0] for name in failed})
+            verdict = f"{len(failed)} tests: {', '.join(kinds)}" if failed else "NOT CAUGHT"
+            print(f"| {mutant.name} | `hw/{mutant.file}` | {verdict} |", flush=True)
+            print(f"{mutant.name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     return 1 if survivors else 0
 
 
