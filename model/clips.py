@@ -67,8 +67,9 @@ def sample_batch(table: ClipTable, rng: np.random.Generator, size: int, frames: 
                  start_share: float = 0.6, last_offset: int = 72, drop_share: float = 0.1) -> Batch:
     """Random clips of scenes that are (not) held out.
 
-    A share ``start_share`` of the clips is the start of its video, the others begin at a uniform frame up to
-    ``last_offset``; a share ``drop_share`` has no prompt.
+    A share ``start_share`` of the clips is the start of its video, with the object wholly in view, not split by the
+    edges; the others begin at a uniform frame up to ``last_offset``, the object anywhere. A share ``drop_share`` has
+    no prompt.
     """
     layout = table.layout
     scenes: list[world.Scene] = []
@@ -76,12 +77,14 @@ def sample_batch(table: ClipTable, rng: np.random.Generator, size: int, frames: 
         scene = world.random_scene(rng)
         if world.held_out(scene) == held_out:
             scenes.append(scene)
-    starts = rng.integers(0, world.PICTURE // world.GRID, (size, 2)) * world.GRID
+    offset = np.where(rng.random(size) < start_share, 0, rng.integers(1, last_offset + 1, size))
+    sides = np.array([world.SIZES[scene.size] for scene in scenes])
+    places = np.where(offset == 0, world.PICTURE - sides + 1, world.PICTURE)
+    starts = (rng.random((size, 2)) * places[:, None]).astype(int) // world.GRID * world.GRID
     codes = table.codes(scenes, starts, frames).reshape(size, -1)
     dropped = rng.random(size) < drop_share
     text = [encode(None if drop else scene.prompt(), layout.prelude)
             for scene, drop in zip(scenes, dropped, strict=True)]
-    offset = np.where(rng.random(size) < start_share, 0, rng.integers(1, last_offset + 1, size))
     return Batch(text_ids=torch.tensor(text), codes=torch.from_numpy(codes), frame_offset=torch.from_numpy(offset))
 
 

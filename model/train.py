@@ -111,7 +111,7 @@ def train_transformer_command(args: argparse.Namespace) -> None:
         raise ValueError(f"preset {args.preset} needs a tokenizer of {config.codebook} codes, but the one in "
                          f"{args.out} has {visual.config.codebook}; train it again with --codebook {config.codebook}")
     settings = TransformerTraining(minutes=args.minutes, batch=args.batch, frames=args.frames,
-                                   start_share=args.start_share, seed=args.seed)
+                                   start_share=args.start_share, first_frames=args.first_frames, seed=args.seed)
     state_file = args.state
     state_file.parent.mkdir(parents=True, exist_ok=True)
     resumed = state_file.is_file()
@@ -155,6 +155,8 @@ def parser() -> argparse.ArgumentParser:
     transformer.add_argument("--frames", type=int, default=TransformerTraining.frames, help="frames per clip")
     transformer.add_argument("--start-share", type=float, default=TransformerTraining.start_share,
                              help="share of the clips that are the start of their video")
+    transformer.add_argument("--first-frames", type=int, default=TransformerTraining.first_frames,
+                             help="clips of the first frame only, besides the others in every step")
     transformer.add_argument("--state", type=Path, default=Path("build/train/transformer.pt"),
                              help="file with the state of the run; where it exists, the run goes on from it")
     transformer.set_defaults(command=train_transformer_command)

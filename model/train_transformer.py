@@ -33,7 +33,9 @@ class TransformerTraining:
     batch, frames : :class:`int`
         Clips per step and frames per clip; in the third frame the window is full, as in any later one.
     start_share : :class:`float`
-        Share of the clips that are the start of their video. The first frame is the hardest to learn.
+        Share of the clips that are the start of their video.
+    first_frames : :class:`int`
+        Clips of the first frame only, besides the others in every step: it is the hardest one, and short.
     matrix_rate, other_rate : :class:`float`
         Peak learning rates: of Muon for the matrices of the blocks, of AdamW for embeddings, norms and head.
     cooldown : :class:`float`
@@ -46,6 +48,7 @@ class TransformerTraining:
     batch: int = 16
     frames: int = 3
     start_share: float = 0.6
+    first_frames: int = 16
     matrix_rate: float = 4e-3
     other_rate: float = 3e-3
     weight_decay: float = 0.01
@@ -57,6 +60,8 @@ class TransformerTraining:
     def __post_init__(self) -> None:
         if not self.minutes > 0:
             raise ValueError(f"minutes must be positive, not {self.minutes!r}")
+        if self.first_frames < 0:
+            raise ValueError(f"first_frames must be at least 0, not {self.first_frames!r}")
         if self.frames < 2:
             raise ValueError(f"frames must be at least 2, not {self.frames!r}: clips teach one frame from another")
         if not 0 < self.start_share <= 1:
@@ -137,16 +142,23 @@ def train(config: ModelConfig, visual: VisualTokenizer, settings: TransformerTra
         rate = min(1.0, (step + 1) / settings.warmup_steps, (1 - used) / settings.cooldown)
         optims[0].param_groups[0]["lr"] = rate * settings.matrix_rate
         optims[1].param_groups[0]["lr"] = rate * settings.other_rate
-        logits = transformer(batch.text_ids, corrupt(batch.codes, near, rng)[:, :-1], batch.frame_offset)
-        mask = loss_mask(batch, config.layout.stride)
-        loss = functional.cross_entropy(logits[mask], batch.codes[mask])
-        loss.backward()
+        parts = [batch]
+        if settings.first_frames:
+            parts.append(sample_batch(table, rng, settings.first_frames, 1, start_share=1.0))
+        masks = [loss_mask(part, config.layout.stride) for part in parts]
+        counted = sum(int(mask.sum()) for mask in masks)
+        total = 0.0
+        for part, mask in zip(parts, masks, strict=True):
+            logits = transformer(part.text_ids, corrupt(part.codes, near, rng)[:, :-1], part.frame_offset)
+            loss = functional.cross_entropy(logits[mask], part.codes[mask], reduction="sum") / counted
+            loss.backward()
+            total += loss.item()
         nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)
         for optim in optims:
             optim.step()
             optim.zero_grad(set_to_none=True)
         step += 1
-        losses.append(loss.item())
+        losses.append(total)
         seconds = before + time.monotonic() - start
         used = seconds / (60 * settings.minutes)
         if step % settings.report_every == 0 or used >= 1:

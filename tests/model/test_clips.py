@@ -52,6 +52,25 @@ def test_offsets_and_dropped_prompts(table: ClipTable) -> None:
     assert set(batch.frame_offset.tolist()) == set(range(10))
 
 
+def test_videos_start_with_the_whole_object_in_view(visual: VisualTokenizer) -> None:
+    table = ClipTable(visual, LAYOUT)
+    seen = []
+    codes = table.codes
+
+    def spy(scenes: list[world.Scene], starts: np.ndarray, frames: int) -> np.ndarray:
+        seen.append((scenes, starts))
+        return codes(scenes, starts, frames)
+
+    table.codes = spy
+    batch = sample_batch(table, np.random.default_rng(6), 500, 2, start_share=0.5)
+    (scenes, starts), = seen
+    ends = starts + np.array([world.SIZES[scene.size] for scene in scenes])[:, None]
+    first = batch.frame_offset.numpy() == 0
+    assert not (starts % world.GRID).any()
+    assert ends[first].max() == world.PICTURE and starts[first].min() == 0
+    assert ends[~first].max() > world.PICTURE
+
+
 def test_corruption_leaves_half_of_the_rows() -> None:
     codes = torch.randint(64, (400, 100), generator=torch.Generator().manual_seed(3))
     near = near_codes(torch.arange(64.0)[:, None], 2)

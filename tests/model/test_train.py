@@ -40,13 +40,13 @@ def test_transformer_learns_and_resumes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     visual = VisualTokenizer(SMALL_VISUAL).eval().requires_grad_(False)
     seen: list[dict[str, float]] = []
-    settings = TransformerTraining(minutes=0.05, batch=2, frames=2, report_every=3, warmup_steps=1)
+    settings = TransformerTraining(minutes=0.05, batch=2, frames=2, first_frames=1, report_every=3, warmup_steps=1)
     state = tmp_path / "state.pt"
     train_transformer.train(small_model(), visual, settings, lambda _, measures: seen.append(measures), state)
     assert seen[-1]["seconds"] >= 3
     assert seen[-1]["val_loss"] < seen[0]["val_loss"]
     count = len(seen)
-    longer = TransformerTraining(minutes=0.06, batch=2, frames=2, report_every=3, warmup_steps=1)
+    longer = TransformerTraining(minutes=0.06, batch=2, frames=2, first_frames=1, report_every=3, warmup_steps=1)
     train_transformer.train(small_model(), visual, longer, lambda _, measures: seen.append(measures), state)
     assert seen[count]["step"] > seen[count - 1]["step"]
     assert seen[count]["seconds"] > seen[count - 1]["seconds"]
@@ -107,6 +107,7 @@ def test_tokenizer_of_another_size(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("settings", "message"), [
     (lambda: TransformerTraining(minutes=0), "minutes must be positive, not 0"),
+    (lambda: TransformerTraining(first_frames=-1), "first_frames must be at least 0, not -1"),
     (lambda: TransformerTraining(frames=1), "frames must be at least 2, not 1: clips teach one frame from another"),
     (lambda: TransformerTraining(cooldown=0), "cooldown must be in (0, 1], not 0"),
     (lambda: VisualTraining(epochs=3), "warmup_epochs must be in 1..2, not 3"),
