@@ -1,4 +1,4 @@
-"""AXI4 and AXI4-Lite signatures (Amba AXI protocol, ARM IHI 0022). Names become ``<port>__araddr`` and so on in Verilog.
+"""AXI4 and AXI4-Lite signatures (ARM IHI 0022). Names become ``<port>__araddr`` and so on in Verilog.
 
 Only what this design drives: bursts are INCR of full 64-byte beats, one ID, no locks; the board wrapper ties the rest.
 """

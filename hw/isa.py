@@ -1,8 +1,8 @@
-"""Instruction encoding: 128-bit words, four to a 64-byte memory beat, little-endian. One definition for RTL, host, docs.
+"""Instruction encoding: 128-bit little-endian words, four to a 64-byte beat. One definition for RTL, host, docs.
 
 A program describes one job (one MLP layer for up to 32 slots) and is compiled once per layer; addresses of what changes
-from step to step are offsets from base registers. Instructions that carry a slot are discarded when that slot replays or
-is inactive; the others go to the core that the slot is mapped to.
+from step to step are offsets from base registers. Instructions that carry a slot are discarded when that slot replays
+or is inactive; the others go to the core that the slot is mapped to.
 
 =========  ====================================================================================================
 LAYER      shape and largest weight scale bytes of the layer
@@ -71,7 +71,7 @@ class Error(IntEnum):
     SLOT = 2          # slot above 31
     SHAPE = 3         # zero or more blocks than this build holds, or a score count of 0 or over max_heads
     ADDRESS = 4       # misaligned (64 bytes; weights 4096) or beyond the memory of this board
-    ORDER = 5         # an instruction before what it needs: DECIDE before WEIGHTS, RUN before LOAD of a computing slot ...
+    ORDER = 5         # an instruction before what it needs (DECIDE before WEIGHTS, RUN before a LOAD), or twice
     PROGRAM = 6       # program length 0 or above the instruction memory, or no END
     READ = 7          # AXI read error response
     WRITE = 8         # AXI write error response

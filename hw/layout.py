@@ -12,7 +12,7 @@ Gate/up rows are interleaved: row 2j of the phase is gate row j, row 2j + 1 is u
 padded with zero rows to a whole group. The data beats of a phase are cut into chunks of 32; a scale beat precedes each
 chunk (the last may be shorter): byte 2*b + r of port p is the scale of row 2p + r in the chunk's data beat b.
 
-Activations of a slot: scale bytes (padded to 64), then codes (padded to 64). Scores of a slot: int32 each, padded to 64.
+Activations of a slot: scale bytes (padded to 64), then codes (padded to 64). Scores of a slot: int32, padded to 64.
 Output of a slot: BF16, hidden * 2 bytes (padded to 64).
 """
 
@@ -41,7 +41,8 @@ def layer_beats(config: AcceleratorConfig, hidden: int, intermediate: int) -> in
 
 def pack_layer(config: AcceleratorConfig, weights: MlpWeights) -> np.ndarray:
     """Weight stream of a layer: uint8 ``[ports, beats * 64]``, one row per port region."""
-    gate_up = MxMatrix(_interleave(weights.gate.codes, weights.up.codes), _interleave(weights.gate.scales, weights.up.scales))
+    gate_up = MxMatrix(_interleave(weights.gate.codes, weights.up.codes),
+                       _interleave(weights.gate.scales, weights.up.scales))
     return np.concatenate([_pack_phase(config, gate_up), _pack_phase(config, weights.down)], axis=1)
 
 

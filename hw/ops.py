@@ -39,7 +39,7 @@ def weight_beat(config: AcceleratorConfig) -> StructLayout:
 
 
 def mac_op(config: AcceleratorConfig) -> StructLayout:
-    """Multiply the held weight beat with block ``block`` of local row ``local``, add to accumulator (bank, group, local).
+    """Multiply the held beat with block ``block`` of local row ``local``, add to accumulator (bank, group, local).
 
     ``first``: block 0 of the reduction, the accumulator is overwritten instead of added to.
     """

@@ -21,7 +21,7 @@ SOURCE_MASK, SOURCE_TAS = 0, 1
 
 @dataclass(frozen=True)
 class Register:
-    """``access``: "r" constant or status, "rw" host-written. ``words``: 1 or 2 (64 bits), or an array of 1-word items."""
+    """``access``: "r" constant or status, "rw" host-written. ``words``: 1, 2 (64 bits), or an array of 1-word items."""
 
     name: str
     address: int
@@ -53,7 +53,7 @@ def _map() -> list[Register]:
         r("SOURCE", 0x054, "rw", 1, "index bits from: 0 HOST_MASK, 1 the TAS comparator"),
         r("ACTIVE", 0x058, "rw", 1, "bit s: slot s takes part in the job"),
         r("HOST_MASK", 0x05C, "rw", 1, "bit s: 1 = slot s computes, 0 = replays (SOURCE 0)"),
-        r("THRESHOLD", 0x060, "rw", 2, "signed, 16 fraction bits: a slot replays if the sum of its head scores is >= this"),
+        r("THRESHOLD", 0x060, "rw", 2, "signed, 16 fraction bits: a slot replays if its head scores sum to this or more"),
         r("PROGRAM_BASE", 0x068, "rw", 2, "address of the program, 64-byte aligned"),
         r("PROGRAM_COUNT", 0x070, "rw", 1, "instructions in the program"),
         r("SCORES_BASE", 0x078, "rw", 2, "base address of SCORES"),
@@ -80,7 +80,7 @@ COUNTERS = {
     "MAC_CYCLES": "cycles in which the cores took or held a data beat",
     "STALL_WEIGHT_CYCLES": "cycles in which the cores waited for a weight beat",
     "STALL_DRAIN_CYCLES": "cycles in which a beat waited for the epilogue (both drains)",
-    "EXPOSED_CYCLES": "cycles from the first dispatch to done in which no beat was taken or held and no LOAD was outstanding",
+    "EXPOSED_CYCLES": "cycles from the first dispatch to done in which no beat was taken or held and no LOAD waited",
     "OUTPUT_BYTES": "bytes written to memory",
     "ROWS_COMPUTED": "rows that computed",
     "ROWS_REPLAYED": "active rows that replayed",
