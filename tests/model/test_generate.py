@@ -6,7 +6,7 @@ import gc
 import pytest
 import torch
 
-from model import vocabulary
+from model import checkpoint, vocabulary
 from model.config import PRESETS, Sampling
 from model.gates import ChangeGate, DenseGate, RandomGate, Rows, TasGate
 from model.generate import Decoder, generate
@@ -51,6 +51,15 @@ def test_a_video_does_not_depend_on_its_batch(gate):
     alone = torch.cat([generate(transformer, [prompt], [seed], gate=gate).codes
                        for prompt, seed in zip(PROMPTS, SEEDS)])
     assert torch.equal(together, alone)
+
+
+def test_shipped_model_does_not_depend_on_the_batch():
+    _, transformer, _ = checkpoint.load()
+    together = generate(transformer, PROMPTS, SEEDS, gate=ChangeGate(0.3), frames=2)
+    alone = torch.cat([generate(transformer, [prompt], [seed], gate=ChangeGate(0.3), frames=2).codes
+                       for prompt, seed in zip(PROMPTS[:2], SEEDS[:2])])
+    assert torch.equal(together.codes[:2], alone)
+    assert 0 < together.statistics.replay_ratio_eligible < 1
 
 
 def test_nothing_is_left_of_the_generation_before():
