@@ -180,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--target", type=float, action="append", metavar="R",
                         help=f"eligible replay ratio, several times for several (default: {TARGETS})")
     parser.add_argument("--joint-pairs", action="store_true", help="guidance pairs decide together")
-    parser.add_argument("--prompts", type=int, default=8, metavar="K", help="videos to measure on (default 8)")
+    parser.add_argument("--prompts", type=int, default=16, metavar="K", help="videos to measure on (default 16)")
     parser.add_argument("--frames", type=int, metavar="N", help="frames of each (default: the model's)")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and videos (default 1)")
     parser.add_argument("--model", type=Path, metavar="DIR", help="folder of the model (default: the one shipped)")
