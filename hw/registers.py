@@ -53,7 +53,7 @@ def _map() -> list[Register]:
         r("SOURCE", 0x054, "rw", 1, "index bits from: 0 HOST_MASK, 1 the TAS comparator"),
         r("ACTIVE", 0x058, "rw", 1, "bit s: slot s takes part in the job"),
         r("HOST_MASK", 0x05C, "rw", 1, "bit s: 1 = slot s computes, 0 = replays (SOURCE 0)"),
-        r("THRESHOLD", 0x060, "rw", 2, "signed, 16 fraction bits: a slot replays if its head scores sum to this or more"),
+        r("THRESHOLD", 0x060, "rw", 2, "signed, 16 fraction bits: a slot replays if its head scores sum to >= this"),
         r("PROGRAM_BASE", 0x068, "rw", 2, "address of the program, 64-byte aligned"),
         r("PROGRAM_COUNT", 0x070, "rw", 1, "instructions in the program"),
         r("SCORES_BASE", 0x078, "rw", 2, "base address of SCORES"),
