@@ -21,9 +21,10 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from model import checkpoint, world
+from model import checkpoint
 from model.checker import check
 from model.engine import IntegerMlp, MlpEngine
+from model.evaluate import held_out_prompts
 from model.gates import THRESHOLD_GATES, DenseGate, Gate, RandomGate
 from model.generate import generate
 from model.presets import PresetError, ReplayPresets, fingerprint, load_presets
@@ -89,17 +90,6 @@ class Measures:
 def cases() -> list[Case]:
     """All rows, dense first."""
     return [Case(gate="dense", ratio=0.0), *(Case(gate=gate, ratio=ratio) for gate in GATES for ratio in RATIOS)]
-
-
-def held_out_prompts(count: int, seed: int) -> list[str]:
-    """Prompts of random scenes that were kept out of training."""
-    rng = np.random.default_rng(seed)
-    prompts: list[str] = []
-    while len(prompts) < count:
-        scene = world.random_scene(rng)
-        if world.held_out(scene):
-            prompts.append(scene.prompt())
-    return prompts
 
 
 def psnr(frames: np.ndarray, reference: np.ndarray) -> float | None:
