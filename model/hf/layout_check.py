@@ -15,7 +15,7 @@ from model.hf.config import ReplayConfig
 from model.hf.errors import FrameLayoutError
 
 SEEN_PERIODS = 3
-"""An undeclared separator is believed in after this many occurrences."""
+"""An undeclared separator is believed in after this many occurrences, so two equal distances."""
 SEARCHED_FRAMES = 5
 """Undeclared separators are looked for in this many configured strides."""
 
@@ -47,6 +47,7 @@ class LayoutCheck:
         self._declared = config.separator_ids
         self._learned: dict[int, list[Hashable]] = {}  # index in the frame -> key of every row
         self._history: list[tuple[Hashable, ...]] = []
+        self._places: dict[Hashable, list[int]] = {}  # key of row 0 -> steps
         self._searching = config.separator_ids is None and config.stride == config.tokens_per_frame
 
     def feed(self, step: int, keys: Sequence[Hashable]) -> None:
@@ -77,26 +78,28 @@ class LayoutCheck:
 
     def _search(self, step: int, keys: tuple[Hashable, ...]) -> None:
         """Look for a token that recurs, and only so, with a period near the stride, but not equal to it."""
-        stride, history = self._config.stride, self._history
-        if step != len(history) or step >= SEARCHED_FRAMES * stride:
-            self._searching, self._history = False, []
+        stride = self._config.stride
+        if step != len(self._history) or step >= SEARCHED_FRAMES * stride:
+            self._searching = False
+            self._history, self._places = [], {}
             return
-        history.append(keys)
-        # A period ends at its separator, or begins with it; this step would be the last one needed to tell.
-        for period, first in ((len(history) / SEEN_PERIODS, -1), ((len(history) - 1) / (SEEN_PERIODS - 1), 0)):
-            if not period.is_integer() or not stride / 2 < period <= 2 * stride or period == stride:
-                continue
-            if self._recurs(int(period), first % int(period)):
-                raise FrameLayoutError(
-                    f"the token at step {step} recurs exactly every {int(period)} steps and nowhere else, as a "
-                    f"separator does, but the stride is {stride}: tokens per frame given in its place? Set stride "
-                    f"(and separator_ids), or separator_ids=() if there are no separators")
-
-    def _recurs(self, period: int, phase: int) -> bool:
-        history = self._history
-        places = range(phase, len(history), period)
-        for row in range(len(history[-1])):
-            mine = [keys[row] for keys in history]
-            if any(mine[at] != mine[phase] for at in places) or mine.count(mine[phase]) != len(places):
-                return False
-        return True
+        self._history.append(keys)
+        places = self._places.setdefault(keys[0], [])
+        places.append(step)
+        if len(places) != SEEN_PERIODS:
+            return
+        period = places[1] - places[0]
+        if places[2] - places[1] != period or period == stride or not stride / 2 < period <= 2 * stride:
+            return
+        # A separator lies before or behind the tokens of a frame, not among them.
+        margin = max(period - stride, 1)
+        if margin <= places[0] < period - margin:
+            return
+        for row in range(1, len(keys)):
+            mine = [earlier[row] for earlier in self._history]
+            if mine.count(keys[row]) != SEEN_PERIODS or any(mine[place] != keys[row] for place in places):
+                return
+        raise FrameLayoutError(
+            f"the token at step {step} recurs exactly every {period} steps and nowhere else, as a separator does, but "
+            f"the stride is {stride}: tokens per frame given in its place? Set stride (and separator_ids), or "
+            f"separator_ids=() if there are no separators")
