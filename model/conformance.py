@@ -163,14 +163,19 @@ def main(argv: list[str] | None = None) -> int:
 def _with_progress(folder: Path) -> list[SetResult | RunResult]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                  console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", visible=False)
+    progress = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                        console=Console(stderr=True), transient=True)
+    task = progress.add_task("")
 
-        def on_step(file: str, done: int, steps: int) -> None:
-            progress.update(task, description=file, completed=done, total=steps, visible=True)
+    def on_step(file: str, done: int, steps: int) -> None:
+        progress.start()  # not before: MX vectors take no time, and a bar would only leave an empty line
+        progress.update(task, description=file, completed=done, total=steps)
 
+    try:
         return check_folder(folder, on_step)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 if __name__ == "__main__":

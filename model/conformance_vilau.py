@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model.checkpoint import CheckpointError
-from model.conformance_llm import Arrays, RunResult, thresholds_of
+from model.conformance_llm import Arrays, RunResult, largest_difference, thresholds_of
 from model.gates import TasGate, temporal_scores
 from model.vilau.generate import TokenStep, VilaGeneration, generate
 from model.vilau.llm import LlamaLayerStep
@@ -72,8 +72,8 @@ class _Worst:
         values = got.numpy() if isinstance(got, Tensor) else got
         if values.shape != expected.shape:
             raise ValueError(f"{where} has shape {list(expected.shape)}, not {list(values.shape)}")
-        error = float(np.abs(values.astype(np.float64) - expected).max(initial=0))
-        if not error / allowed <= self.error / self.allowed:
+        error = largest_difference(values, expected)
+        if error / allowed > self.error / self.allowed or not self.where:
             self.error, self.allowed, self.where = error, allowed, where
 
 

@@ -5,6 +5,8 @@ Source: RQ-VAE (arXiv:2203.01941); VILA-U (arXiv:2409.04429).
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -50,8 +52,9 @@ class ResidualQuantizer(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """Codes int64 ``[n, depth]`` of ``x`` ``[n, embed]``: each depth takes the nearest to what is left."""
-        codes = []
-        for book in self.codebooks:
+        codes: list[Tensor] = []
+        for module in self.codebooks:
+            book = cast(Codebook, module)
             codes.append(book.nearest(x))
             x = x - book(codes[-1])
         return torch.stack(codes, dim=-1)

@@ -114,6 +114,13 @@ class VisionConfig:
             raise ValueError(f"SigLIP features are {self.siglip.vision.hidden} wide, but code embeddings "
                              f"{self.embed!r}; they must be the same")
 
+    @property
+    def picture(self) -> tuple[int, int]:
+        """Rows and columns of a decoded frame."""
+        rows, columns = self.latent or self.grid
+        scale = 2 ** (len(self.decoder.ch_mult) - 1)
+        return rows * scale, columns * scale
+
     @classmethod
     def from_published(cls, fields: dict[str, Any], siglip: SiglipConfig) -> VisionConfig:
         """From the fields of ``vision_tower/config.json``. Raises KeyError, TypeError or ValueError."""
@@ -122,9 +129,10 @@ class VisionConfig:
         if list(codes["code_shape"]) != list(rq["block_size"]) or rq["vocab_size"] != codes["n_embed"]:
             raise ValueError(f"the depth transformer predicts {rq['block_size']} codes of {rq['vocab_size']}, but the "
                              f"quantiser has {codes['code_shape']} of {codes['n_embed']}")
-        dd = {name: codes["ddconfig"][name] for name in DecoderConfig.__dataclass_fields__}
-        decoder = DecoderConfig(**{name: tuple(value) if isinstance(value, list) else value
-                                   for name, value in dd.items()})
+        dd = codes["ddconfig"]
+        decoder = DecoderConfig(ch=dd["ch"], out_ch=dd["out_ch"], ch_mult=tuple(dd["ch_mult"]),
+                                num_res_blocks=dd["num_res_blocks"], attn_resolutions=tuple(dd["attn_resolutions"]),
+                                resolution=dd["resolution"], z_channels=dd["z_channels"])
         latent = codes.get("decoder_latent_shape")
         return cls(siglip=siglip, decoder=decoder, grid=(grid[0], grid[1]), depth=depth, codebook=codes["n_embed"],
                    shared=codes["shared_codebook"], embed=codes["embed_dim"],

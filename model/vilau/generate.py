@@ -52,7 +52,8 @@ class TokenStep:
 @torch.inference_mode()
 def generate(model: VilaU, tokenizer: Tokenizer, prompts: Sequence[str], seeds: Sequence[int], *,
              frames: int | None = None, sampling: CodeSampling | None = None, gate: Gate | None = None,
-             engine: MlpEngine | None = None, window: int | None = None, draws: Draws | None = None,
+             engine: MlpEngine | None = None, window: int | None = None, positions: str = "sequence",
+             draws: Draws | None = None,
              start: str = "<vi_start>", on_step: Callable[[Progress], None] | None = None,
              on_frame: Callable[[int, Tensor], None] | None = None,
              on_token: Callable[[TokenStep], None] | None = None,
@@ -74,6 +75,8 @@ def generate(model: VilaU, tokenizer: Tokenizer, prompts: Sequence[str], seeds: 
     engine : by default the MLPs run in the model's precision, on its device
     window : :class:`int`
         Visual tokens that are attended to besides the whole prompt, its own included; by default all.
+    positions : one of :data:`~model.config.POSITIONS`
+        Where the prompt stands once tokens were evicted.
     draws : :class:`~model.vilau.sampling.Draws`
         Random choices instead of those by ``seeds``.
     start : ``"<vi_start>"``, or ``"<im_start>"`` for an image (one frame)
@@ -85,7 +88,8 @@ def generate(model: VilaU, tokenizer: Tokenizer, prompts: Sequence[str], seeds: 
     Raises
     ------
     ValueError
-        No prompt, another number of seeds, a negative seed, fewer than one frame, a window below one token.
+        No prompt, another number of seeds, a negative seed, fewer than one frame, a window below one token, unknown
+        positions.
     PromptError
         A prompt is empty or contains a special token.
     """
@@ -99,8 +103,8 @@ def generate(model: VilaU, tokenizer: Tokenizer, prompts: Sequence[str], seeds: 
     ids, real = ids.to(device), real.to(device)
     steps = frames * tokens
     layout = FrameLayout(prelude=ids.shape[1], tokens_per_frame=tokens, frames=frames, stride=tokens)
-    run = LlamaRun(model.llm, rows, layout, window=min(window or steps, steps), gate=gate, engine=engine,
-                   observer=observer)
+    run = LlamaRun(model.llm, rows, layout, window=min(window or steps, steps), positions=positions, gate=gate,
+                   engine=engine, observer=observer)
     draws = draws or RowDraws(seeds, config.vision.depth)
     codes = torch.zeros(rows.videos, steps, config.vision.depth, dtype=torch.int64)
     done, complete = 0, True

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.config import RunShape, check_positions
 from model.engine import MlpEngine
 from model.frames import FrameLayout
 from model.gates import Decision, DenseGate, Gate, Rows, Step, temporal_scores
@@ -92,18 +93,6 @@ def _linear_factor(scaling: dict[str, Any] | None) -> float:
     return float(scaling["factor"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunShape:
-    """Sizes of one generation, as :class:`~model.kv_cache.KvCache` and gates want them."""
-
-    layers: int
-    hidden: int
-    heads: int
-    head_dim: int
-    layout: FrameLayout
-    window: int
-
-
 class Llama(nn.Module):
     """Embeddings of text, decoder layers, final norm, and the text head, which video generation does not use."""
 
@@ -165,20 +154,25 @@ class LlamaRun:
         ``prelude`` is the common length of the padded prompts, and nothing of them is replayed.
     window : :class:`int`
         Visual steps a query attends to besides the whole prompt, its own included; the number of steps for all.
+    positions : one of :data:`~model.config.POSITIONS`
     gate, engine :
         By default nothing replays, and MLPs run in the model's precision.
     observer : called for every layer of every step
     """
 
-    def __init__(self, llama: Llama, rows: Rows, layout: FrameLayout, *, window: int, gate: Gate | None = None,
-                 engine: MlpEngine | None = None, observer: Callable[[LlamaLayerStep], None] | None = None):
+    def __init__(self, llama: Llama, rows: Rows, layout: FrameLayout, *, window: int, positions: str = "sequence",
+                 gate: Gate | None = None, engine: MlpEngine | None = None,
+                 observer: Callable[[LlamaLayerStep], None] | None = None):
+        check_positions(positions)
         weight = llama.norm.weight
         config = llama.config
         shape = RunShape(layers=config.layers, hidden=config.hidden, heads=config.heads, head_dim=config.head_dim,
                          layout=layout, window=window)
         self.statistics = ReplayStatistics(config.layers, rows)
-        self.cache = KvCache(shape, rows.count, dtype=weight.dtype, device=weight.device)
+        self.cache = KvCache(shape, rows.count, dtype=weight.dtype, device=weight.device,
+                             movable_prelude=positions == "cache")
         self._llama, self._layout, self._window, self._observer = llama, layout, window, observer
+        self._in_cache = positions == "cache"
         self._blocks = [cast(Block, block) for block in llama.blocks]
         self._gate = gate or DenseGate()
         self._engine = engine or FloatMlp(llama, dtype=weight.dtype, device=weight.device)
@@ -216,9 +210,15 @@ class LlamaRun:
         step = Step.at(number, self._layout)
         tables = self._tables((self._lengths + number)[:, None], embeds.dtype)
         visible = self._visible(number)
+        evicted = max(0, number + 1 - self._window)
+        moved = None
+        if self._in_cache and evicted:
+            moved = self._llama.rotary(torch.tensor(evicted, device=embeds.device), embeds.dtype)
         x = embeds
         for layer, block in enumerate(self._blocks):
             layer_in = x
+            if moved is not None:
+                self.cache.move_prelude(layer, moved)
             raw, k, v = block.attention.project_raw(block.input_norm(x)[:, None])
             q, k = apply_rope(raw, tables), apply_rope(k, tables)
             self.cache.store(layer, number, k, v)

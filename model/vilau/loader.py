@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -50,6 +51,15 @@ def expected_tensors(model: VilaU) -> dict[str, dict[str, tuple[int, ...]]]:
     return shapes
 
 
+def published_tensors(model: VilaU) -> Iterator[tuple[str, str, Tensor]]:
+    """Folder, published name and tensor of every parameter and buffer; one that has several names comes once."""
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield *_published(name), tensor
+
+
 def is_used(folder: str, key: str) -> bool:
     """Whether generation (or the image encoder) needs tensor ``key`` of ``folder``."""
     name = f"{folder}.{key}"
@@ -71,25 +81,33 @@ def load(folder: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype
         Not a VILA-U model; a file is missing or damaged; tensors are missing, extra or have another shape than the
         configuration says: they are named.
     """
-    folder = Path(folder)
-    refuse_other_kinds(folder)
-    model = build(read_config(folder))
-    aliases = _aliases(model)
+    model, stored = _checked(Path(folder), strict)
     state: dict[str, Tensor] = {}
-    problems: list[str] = []
-    own_names = {_published(name): name for name in model.state_dict()}
-    for part, shapes in expected_tensors(model).items():
-        stored = stored_tensors(folder / part)
-        problems += _differences(part, shapes, stored, aliases, strict)
-        if not problems:
-            for key in shapes.keys() & stored.keys():
-                if is_used(part, key):
-                    state[own_names[part, key]] = stored[key].read().to(device=device, dtype=dtype)
-    if problems:
-        raise CheckpointError(f"{folder} does not fit its configuration: " + "; ".join(problems))
+    for name in model.state_dict():
+        part, key = _published(name)
+        if key in stored[part] and is_used(part, key):
+            state[name] = stored[part][key].read().to(device=device, dtype=dtype)
     # Tensors of a shared codebook come once; assigning one name assigns the module that all names share.
     model.load_state_dict(state, strict=False, assign=True)
     return model.requires_grad_(False)
+
+
+def check(folder: Path, *, strict: bool = True) -> None:
+    """Compare names and shapes in the files with the configuration, without loading. Raises as :func:`load` does."""
+    _checked(Path(folder), strict)
+
+
+def _checked(folder: Path, strict: bool) -> tuple[VilaU, dict[str, dict[str, StoredTensor]]]:
+    """The model without its weights, and the tensors in its files, by folder, which fit it."""
+    refuse_other_kinds(folder)
+    model = build(read_config(folder))
+    aliases = _aliases(model)
+    stored = {part: stored_tensors(folder / part) for part in FOLDERS}
+    problems = [problem for part, shapes in expected_tensors(model).items()
+                for problem in _differences(part, shapes, stored[part], aliases, strict)]
+    if problems:
+        raise CheckpointError(f"{folder} does not fit its configuration: " + "; ".join(problems))
+    return model, stored
 
 
 def _published(name: str) -> tuple[str, str]:
@@ -101,8 +119,7 @@ def _published(name: str) -> tuple[str, str]:
 def _aliases(model: nn.Module) -> dict[tuple[str, str], set[tuple[str, str]]]:
     """For every tensor all names that it has, its own included."""
     names: dict[int, set[tuple[str, str]]] = {}
-    keep = dict(model.state_dict(keep_vars=True))
-    for name, tensor in keep.items():
+    for name, tensor in model.state_dict(keep_vars=True).items():
         names.setdefault(id(tensor), set()).add(_published(name))
     return {name: group for group in names.values() for name in group}
 

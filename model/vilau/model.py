@@ -79,6 +79,8 @@ class VilaU(nn.Module):
     def frames(self, codes: Tensor) -> Tensor:
         """Frames float32 ``[..., 3, h, w]`` in 0..255 of ``codes`` int64 ``[..., tokens_per_frame, depth]``."""
         tokenizer = self.vision_tower.rqvaesiglip
+        if not codes.numel():
+            return torch.zeros(*codes.shape[:-2], self.config.vision.decoder.out_ch, *self.config.vision.picture)
         grids = codes.reshape(-1, *self.config.vision.grid, self.config.vision.depth).to(self.llm.norm.weight.device)
         # One frame at a time: at full size the decoder's activations are the largest of all.
         images = torch.cat([tokenizer.decode(grid[None]) for grid in grids])
