@@ -19,18 +19,22 @@ from model.hf.row_plan import evaluate_all
 from model.hf.sequence import LayerState, Sequence
 from model.hf.statistics import ReplayStatistics
 
-MlpRunner = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, Tensor, bool], Tensor]
+MlpRunner = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, np.ndarray, bool], Tensor]
 
 
-def run_needed_rows(mlp: Callable[[Tensor], Tensor], x: Tensor, cached: Tensor, compute: Tensor, full: bool) -> Tensor:
+def run_needed_rows(mlp: Callable[[Tensor], Tensor], x: Tensor, cached: Tensor, compute: np.ndarray,
+                    full: bool) -> Tensor:
     """MLP outputs ``[rows, 1, hidden]`` of ``x``: of the rows ``compute`` fresh, of the others from ``cached``.
 
-    Some rows compute and some do not. ``full`` says that evaluating all of them is faster than gathering.
+    At least one row does not compute. ``full`` says that evaluating all of them is faster than gathering.
     """
-    if full:
-        return torch.where(compute[:, None, None], mlp(x), cached)
     y = cached.clone()
-    y[compute] = mlp(x[compute])
+    if not compute.any():
+        return y
+    rows = torch.from_numpy(compute).to(x.device)
+    if full:
+        return torch.where(rows[:, None, None], mlp(x), y)
+    y[rows] = mlp(x[rows])
     return y
 
 
@@ -118,13 +122,11 @@ class LayerReplay:
                                   "function; call disable_replay and enable_replay after changing the attention")
             replay = replays(self.config, self.threshold, state.statistic, state.ages[index])
             state.statistic = None
-        if replay.all():
-            y = state.outputs[index].unsqueeze(1).clone()
-        elif replay.any():
-            compute = torch.from_numpy(~replay).to(x.device)
+        if replay.any():
             full = evaluate_all(self._mlp, rows)[rows - int(replay.sum())]
-            y = self._runner(self._forward, x, state.outputs[index].unsqueeze(1), compute, full)
-            self._store(state, index, x[:, 0], y[:, 0], compute)
+            y = self._runner(self._forward, x, state.outputs[index].unsqueeze(1), ~replay, full)
+            if not replay.all():
+                self._store(state, index, x[:, 0], y[:, 0], torch.from_numpy(~replay).to(x.device))
         else:
             # All rows together take the very path of a dense model, bit for bit.
             y = self._forward(x)
