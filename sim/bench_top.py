@@ -55,7 +55,7 @@ class Machine:
             self.data.write(at, data.tobytes())
         for register, value in job.registers():
             await self.csr.write_dword(register, value)
-        started = []
+        started: list[int] = []
 
         async def watch():
             while not started:

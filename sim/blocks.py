@@ -32,7 +32,7 @@ class Blocks(wiring.Component):
             "weights": WeightStream(config), "schedule": Schedule(config, Core.MAC_LATENCY), "core": Core(config),
             "writer": Writer(config),
         }
-        ids = {}
+        ids: dict[str, wiring.Member] = {}
         for bus in ("reader__bus", *(f"weights__ports__{p}" for p in range(config.ports))):
             ids |= {f"{bus}__arid": Out(1), f"{bus}__rid": In(1)}
         ids |= {"writer__bus__awid": Out(1), "writer__bus__bid": In(1)}

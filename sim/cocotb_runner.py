@@ -129,7 +129,7 @@ def ports(design: Design, direction: str) -> list[str]:
     module = re.search(rf"^module {design.top}\s*\(.*?^endmodule", text, re.DOTALL | re.MULTILINE)
     if module is None:
         raise ValueError(f"no module {design.top!r} in the Verilog of {design.name!r}")
-    return re.findall(rf"^\s*(?:{direction})\s+(?:\[[^]]*\]\s*)?(\w+)\s*;", module[0], re.MULTILINE)
+    return re.findall(rf"^\s*(?:{direction})\s+(?:reg\s+)?(?:\[[^]]*\]\s*)?(\w+)\s*;", module[0], re.MULTILINE)
 
 
 def _simulate(design: Design, module: str, label: str, chosen: int, tests: str | None, env: dict[str, str],

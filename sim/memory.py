@@ -42,4 +42,4 @@ class Settings(ctypes.Structure):
 
     @classmethod
     def of(cls, memory: MemoryConfig) -> "Settings":
-        return cls(**{name: getattr(memory, name) for name, _ in cls._fields_})
+        return cls(**{field[0]: getattr(memory, field[0]) for field in cls._fields_})

@@ -109,8 +109,8 @@ def prepare(copy: Path) -> Path:
     if done.returncode:
         raise RuntimeError("the faulty design cannot be built")
     library = Path(done.stdout.split()[-1])
-    with open(copy / "sim" / "build.py", "a") as file:
-        file.write(f"\n\ndef library(config, *, trace=False):\n    return Path({str(library)!r})\n")
+    with open(copy / "sim" / "build.py", "a") as module:
+        module.write(f"\n\ndef library(config, *, trace=False):\n    return Path({str(library)!r})\n")
     return library
 
 

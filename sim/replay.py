@@ -1,6 +1,7 @@
 """Jobs of a dumped generation (model/dump.py): what the board must do, step by step, to give the dump's outputs."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def dump_jobs(config: AcceleratorConfig, dump: Dump,
         for layer in range(layers):
             old = arrays["outputs"][step - stride, layer] if eligible else np.full((rows, hidden), 0x5A5A, np.uint16)
             computed = arrays["computed"][step, layer]
-            choice = {"mask": sum(int(bit) << row for row, bit in enumerate(computed))}
+            choice: dict[str, Any] = {"mask": sum(int(bit) << row for row, bit in enumerate(computed))}
             if eligible and gate["source"] == "tas":
                 choice |= {"scores": arrays["scores_fixed"][step, layer], "threshold": gate["thresholds_fixed"][layer]}
             x = MxMatrix(arrays["input_codes"][step, layer], arrays["input_scales"][step, layer])

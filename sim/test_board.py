@@ -1,5 +1,8 @@
 """Whole jobs on the simulated board (tiny preset), bit-exact with the integer model, under all kinds of memory."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,7 +40,7 @@ def random_job(rng: np.random.Generator, *, slots: int | None = None, tas: bool 
     hidden = hidden or BLOCK * int(rng.integers(1, CONFIG.max_hidden_blocks + 1))
     intermediate = intermediate or BLOCK * int(rng.integers(1, CONFIG.max_intermediate_blocks + 1))
     slots = slots or int(rng.integers(1, 33))
-    chosen = {"active": int(rng.integers(0, 1 << slots)), "mask": int(rng.integers(0, 1 << 32)),
+    chosen: dict[str, Any] = {"active": int(rng.integers(0, 1 << slots)), "mask": int(rng.integers(0, 1 << 32)),
               "old": rng.integers(0, 1 << 16, (slots, hidden)).astype(np.uint16),
               "offset": 4096 * int(rng.integers(0, 8))}
     if tas:
@@ -174,7 +177,7 @@ def test_a_flipped_weight_bit_changes_the_result(board, seed):
     jobs.compare(jobs.results(board, job), right, f"seed {seed}, flipped back")
 
 
-def broken_programs(job: jobs.Job) -> dict[str, tuple[list[Instruction | bytes], Error, int]]:
+def broken_programs(job: jobs.Job) -> dict[str, tuple[Sequence[Instruction | bytes], Error, int]]:
     """Name -> (program, expected error, index of the instruction to blame)."""
     good = job.program()
     at = {op: next(i for i, instruction in enumerate(good) if instruction.opcode == op) for op in Opcode
@@ -214,7 +217,7 @@ def broken_programs(job: jobs.Job) -> dict[str, tuple[list[Instruction | bytes],
     }
 
 
-def encode(program: list[Instruction | bytes]) -> np.ndarray:
+def encode(program: Sequence[Instruction | bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(i if isinstance(i, bytes) else i.encode() for i in program), dtype=np.uint8)
 
 

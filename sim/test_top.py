@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def random_jobs(rng: np.random.Generator, count: int) -> list[jobs.Job]:
         hidden, intermediate = 32 * int(rng.integers(1, 4)), 32 * int(rng.integers(1, 4))
         slots = int(rng.integers(1, 9))
         active = int(rng.integers(1, 1 << slots))
-        choice = {"mask": 0 if number == count - 1 else int(rng.integers(0, 256))}
+        choice: dict[str, Any] = {"mask": 0 if number == count - 1 else int(rng.integers(0, 256))}
         if number % 2:
             choice = {"scores": rng.integers(-(2**20), 2**20, (slots, 16)).astype(np.int32), "threshold": 0}
         result.append(jobs.Job(

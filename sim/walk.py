@@ -13,17 +13,18 @@ from model.mx import BLOCK
 
 @dataclass(frozen=True)
 class Pass:
-    """``macs``: (operation, index of its data beat in the layer); ``drains``: operations, in order."""
+    """``phase``: of hw.ops.Phase; ``macs``: (operation, index of its data beat in the layer); ``drains``: operations."""
 
-    phase: Phase
+    phase: int
     macs: list[tuple[dict[str, Any], int]]
     drains: list[dict[str, Any]]
 
 
 def passes(config: AcceleratorConfig, hidden_blocks: int, intermediate_blocks: int, rows: int) -> list[Pass]:
     """Passes of a layer for a busiest core with ``rows`` rows; fields as in hw/ops.py."""
-    result, beat = [], 0
-    for phase in Phase:
+    result: list[Pass] = []
+    beat = 0
+    for phase in (Phase.GATE_UP, Phase.DOWN):
         gate_up = phase == Phase.GATE_UP
         weight_rows = (2 * intermediate_blocks if gate_up else hidden_blocks) * BLOCK
         blocks = hidden_blocks if gate_up else intermediate_blocks
@@ -56,7 +57,8 @@ def raw_beats(config: AcceleratorConfig, stream: np.ndarray) -> list[int]:
 
 def weight_beats(config: AcceleratorConfig, stream: np.ndarray, phase_beats: list[int]) -> list[int]:
     """Data beats with their scales, as payloads of ``hw.ops.weight_beat``; ``phase_beats``: beats of each phase."""
-    result, at = [], 0
+    result: list[int] = []
+    at = 0
     beats = stream.reshape(config.ports, -1, PORT_BYTES)
     for count in phase_beats:
         phase = beats[:, at:at + count]
