@@ -37,6 +37,7 @@ from typing import Any, cast
 from zipfile import BadZipFile
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from model import checkpoint, world
@@ -159,6 +160,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("the threshold is NaN; give a number")
     if options.replay_ratio is not None and not 0 <= options.replay_ratio <= 1:
         parser.error(f"replay-ratio must be in 0..1, not {options.replay_ratio}")
+    torch.set_num_threads(1)  # few rows: threads cost more than they give
     try:
         for prompt in options.prompt:
             world.parse(prompt)
