@@ -55,6 +55,33 @@ class RunSizes(StackSizes, Protocol):
     def window(self) -> int: ...
 
 
+POSITIONS = ("sequence", "cache")
+"""Where the prelude stands once a window has evicted steps: where it always stood (our models are trained so), or right
+before the window, as in StreamingLLM (arXiv:2309.17453), where positions are those in the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunShape:
+    """Sizes of one generation: those of a model, with a layout and a window of the caller's choice."""
+
+    layers: int
+    hidden: int
+    heads: int
+    head_dim: int
+    layout: FrameLayout
+    window: int
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"window must be at least 1 visual step, not {self.window!r}")
+
+
+def check_positions(positions: str) -> None:
+    """Raise ValueError unless ``positions`` is one of :data:`POSITIONS`."""
+    if positions not in POSITIONS:
+        raise ValueError(f"positions must be one of {', '.join(POSITIONS)}, not {positions!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How a code is drawn from the logits of a conditional (c) and an unconditional (u) row.

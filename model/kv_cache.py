@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from model.config import RunSizes
+from model.transformer import apply_rope
 
 
 class KvCache:
@@ -22,26 +23,37 @@ class KvCache:
     ----------
     dtype, device :
         Of everything held.
+    movable_prelude : :class:`bool`
+        Whether :meth:`move_prelude` will be called; the keys of the prelude are then held twice.
     """
 
     def __init__(self, config: RunSizes, rows: int, *, dtype: torch.dtype = torch.float32,
-                 device: torch.device | str = "cpu"):
+                 device: torch.device | str = "cpu", movable_prelude: bool = False):
         self._layout, self._window = config.layout, config.window
         shape = (config.layers, rows, config.heads, config.layout.prelude + config.window, config.head_dim)
         self._keys = torch.zeros(shape, dtype=dtype, device=device)
         self._values = torch.zeros_like(self._keys)
         recent = config.layout.stride + 1 if config.window <= config.layout.stride else 0
         self._recent = self._keys.new_zeros(*shape[:3], recent, config.head_dim)
+        self._prelude = self._keys.new_zeros(*shape[:3], config.layout.prelude if movable_prelude else 0,
+                                             config.head_dim)
 
     @property
     def size_bytes(self) -> int:
         """Memory held."""
-        return (2 * self._keys.numel() + self._recent.numel()) * self._keys.element_size()
+        elements = 2 * self._keys.numel() + self._recent.numel() + self._prelude.numel()
+        return elements * self._keys.element_size()
 
     def store_prelude(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Keep the prelude of ``layer``, ``[rows, heads, prelude, head_dim]`` each."""
         self._keys[layer, :, :, :self._layout.prelude] = keys
         self._values[layer, :, :, :self._layout.prelude] = values
+        if self._prelude.shape[3]:
+            self._prelude[layer] = keys
+
+    def move_prelude(self, layer: int, tables: tuple[Tensor, Tensor]) -> None:
+        """Rotate the keys of the prelude from where they were stored, by rotary ``tables`` of the distance."""
+        self._keys[layer, :, :, :self._layout.prelude] = apply_rope(self._prelude[layer], tables)
 
     def store(self, layer: int, step: int, key: Tensor, value: Tensor) -> None:
         """Keep visual step ``step`` of ``layer``, ``[rows, heads, 1, head_dim]`` each, in place of the oldest one."""
