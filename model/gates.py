@@ -224,15 +224,21 @@ class TasGate(_PairedGate):
     variant : one of :data:`VARIANTS`
         Definition of the score, see :func:`temporal_scores`. ``released`` also compares as the authors' code does:
         strictly greater, in the model's precision; the gate then always decides by itself.
+    thresholds_for : :class:`str` or None
+        Variant that the thresholds were calibrated for; None is ``variant``.
     """
 
     name = "tas"
     needs_scores = True
 
-    def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, variant: str = "paper"):
+    def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, variant: str = "paper",
+                 thresholds_for: str | None = None):
         super().__init__(thresholds, joint_pairs)
         if variant not in VARIANTS:
             raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, not {variant!r}")
+        if thresholds_for not in (None, variant):
+            raise ValueError(f"the thresholds were calibrated for {thresholds_for!r}, not for {variant!r}; calibrate "
+                             f"again, or set thresholds_for={variant!r} to use them all the same")
         self.variant = variant
 
     def statistic(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model import vocabulary
-from model.config import Sampling
+from model.config import RunShape, Sampling, check_positions
 from model.engine import MlpEngine
 from model.gates import Decision, DenseGate, Gate, Rows, Step, temporal_scores
 from model.kv_cache import KvCache
@@ -60,23 +60,36 @@ class Generation:
 
 
 class Decoder:
-    """Running state of one generation: hidden states in, logits out, step after step."""
+    """Running state of one generation: hidden states in, logits out, step after step.
+
+    Parameters
+    ----------
+    window : :class:`int`
+        Visual steps a query attends to, its own included; by default the model's.
+    positions : one of :data:`~model.config.POSITIONS`
+    observer : called for every layer of every visual step
+    """
 
     def __init__(self, transformer: Transformer, rows: Rows, gate: Gate, engine: MlpEngine, *,
+                 window: int | None = None, positions: str = "sequence",
                  observer: Callable[[LayerStep], None] | None = None):
-        self.config = transformer.config
-        self.statistics = ReplayStatistics(self.config.layers, rows)
-        self.cache = KvCache(self.config, rows.count)
+        check_positions(positions)
+        config = self.config = transformer.config
+        shape = RunShape(layers=config.layers, hidden=config.hidden, heads=config.heads, head_dim=config.head_dim,
+                         layout=config.layout, window=config.window if window is None else window)
+        self.statistics = ReplayStatistics(config.layers, rows, getattr(gate, "variant", None))
+        self.cache = KvCache(shape, rows.count, movable_prelude=positions == "cache")
+        self._window, self._in_cache = shape.window, positions == "cache"
         self._blocks = [cast(Block, block) for block in transformer.blocks]
         self._transformer, self._gate, self._engine, self._observer = transformer, gate, engine, observer
-        gate.begin(self.config, rows)
-        engine.begin(rows.count, self.config.layout)
+        gate.begin(shape, rows)
+        engine.begin(rows.count, config.layout)
 
     def prefill(self, text_ids: Tensor) -> Tensor:
         """Logits ``[rows, codebook]`` of the first code after the prelude ``text_ids`` int64 ``[rows, prelude]``."""
         prelude = self.config.layout.prelude
         tables = rope_tables(torch.arange(prelude), self.config)
-        mask = window_mask(prelude, 0, self.config.window)
+        mask = window_mask(prelude, 0, self._window)
         x = self._transformer.embed_text(text_ids)
         for layer, block in enumerate(self._blocks):
             q, k, v = block.attention.project(block.input_norm(x), tables)
@@ -90,8 +103,12 @@ class Decoder:
         layout = self.config.layout
         step = Step.at(number, layout)
         tables = rope_tables(torch.tensor([layout.position(number)]), self.config)
+        evicted = max(0, number + 1 - self._window)
+        moved = rope_tables(torch.tensor(evicted), self.config) if self._in_cache and evicted else None
         x = self._transformer.embed_visual(codes, torch.tensor(step.index))
         for layer, block in enumerate(self._blocks):
+            if moved is not None:
+                self.cache.move_prelude(layer, moved)
             attended, scores = self._attend(layer, block, step, tables, x)
             x = x + attended
             mlp_input = block.post_norm(x)
@@ -123,6 +140,7 @@ class Decoder:
 @torch.inference_mode()
 def generate(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[int], *, frames: int | None = None,
              sampling: Sampling | None = None, gate: Gate | None = None, engine: MlpEngine | None = None,
+             window: int | None = None, positions: str = "sequence",
              on_step: Callable[[Progress], None] | None = None,
              on_frame: Callable[[int, Tensor], None] | None = None,
              observer: Callable[[LayerStep], None] | None = None) -> Generation:
@@ -140,6 +158,11 @@ def generate(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[i
         By default the model's; a ``cfg_scale`` of 1 leaves the unconditional rows out.
     gate, engine :
         By default nothing replays, and MLPs run in float32.
+    window : :class:`int`
+        Visual steps attended to besides the whole prelude, the query's own included; by default the model's. At least
+        as many as the video has steps is full attention.
+    positions : one of :data:`~model.config.POSITIONS`
+        Where the prelude stands once steps were evicted.
     on_step : called after every visual step
     on_frame : called with the number of each complete frame and its codes int64 ``[videos, tokens_per_frame]``
     observer : called for every layer of every visual step
@@ -147,7 +170,8 @@ def generate(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[i
     Raises
     ------
     ValueError
-        No prompt, another number of seeds, a negative seed, fewer than one frame.
+        No prompt, another number of seeds, a negative seed, fewer than one frame, a window below one step, unknown
+        positions.
     PromptError
         A prompt with a word outside the vocabulary, or too long.
     """
@@ -163,8 +187,11 @@ def generate(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[i
     rows = Rows(seeds=tuple(seeds), guided=sampling.cfg_scale != 1)
     texts = [*prompts, *([None] * (rows.count - rows.videos))]
     text_ids = torch.tensor([vocabulary.encode(text, layout.prelude) for text in texts])
-    decoder = Decoder(transformer, rows, gate or DenseGate(), engine or FloatMlp(transformer), observer=observer)
     last = (frames - 1) * layout.stride + layout.tokens_per_frame - 1
+    # No more than the video has: the cache would hold room for steps that never come.
+    window = None if window is None else min(window, last + 1)
+    decoder = Decoder(transformer, rows, gate or DenseGate(), engine or FloatMlp(transformer), window=window,
+                      positions=positions, observer=observer)
     done: list[Tensor] = []
     try:
         logits = decoder.prefill(text_ids)

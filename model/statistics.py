@@ -13,10 +13,13 @@ class ReplayStatistics:
 
     A *row step* is one row of one layer in one visual step; those after frame 0 are *eligible*. FastCar's replay ratio
     counts all row steps, so that it is at most (frames - 1) / frames; compare lengths by the eligible one.
+
+    ``tas_variant`` is the definition of the temporal attention score that decided, None where none did.
     """
 
-    def __init__(self, layers: int, rows: Rows):
+    def __init__(self, layers: int, rows: Rows, tas_variant: str | None = None):
         self.rows = rows
+        self.tas_variant = tas_variant
         self._layers = layers
         self._replayed: list[np.ndarray] = []  # per frame int64 [layers, rows]
         self._steps: list[int] = []  # per frame
@@ -67,6 +70,7 @@ class ReplayStatistics:
         steps, eligible = np.array(self._steps), self.replayed[1:]
         videos = self.rows.videos
         summary: dict[str, object] = {
+            "tas_variant": self.tas_variant,
             "replay_ratio": self.replay_ratio,
             "replay_ratio_eligible": self.replay_ratio_eligible,
             "replay_ratio_per_layer": self.per_layer(),

@@ -27,12 +27,11 @@ from model.vilau.sampling import CodeSampling, Draws, RowDraws, probabilities
 @dataclass(frozen=True, kw_only=True)
 class VilaGeneration:
     """``codes`` int64 ``[videos, frames, tokens_per_frame, depth]``; not ``complete`` if it was interrupted, then they
-    have the frames that were done. ``variant``: definition of the score, None where the gate uses none."""
+    have the frames that were done."""
 
     codes: Tensor
     statistics: ReplayStatistics
     complete: bool
-    variant: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,7 @@ def generate(model: VilaU, tokenizer: Tokenizer, prompts: Sequence[str], seeds: 
         complete = False
     whole = done // tokens
     return VilaGeneration(codes=codes[:, :whole * tokens].unflatten(1, (whole, tokens)), statistics=run.statistics,
-                          complete=complete, variant=getattr(gate, "variant", None))
+                          complete=complete)
 
 
 def _token(model: VilaU, hidden: Tensor, rows: Rows, sampling: CodeSampling, draws: Draws, number: int,

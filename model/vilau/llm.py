@@ -168,7 +168,6 @@ class LlamaRun:
         config = llama.config
         shape = RunShape(layers=config.layers, hidden=config.hidden, heads=config.heads, head_dim=config.head_dim,
                          layout=layout, window=window)
-        self.statistics = ReplayStatistics(config.layers, rows)
         self.cache = KvCache(shape, rows.count, dtype=weight.dtype, device=weight.device,
                              movable_prelude=positions == "cache")
         self._llama, self._layout, self._window, self._observer = llama, layout, window, observer
@@ -176,7 +175,8 @@ class LlamaRun:
         self._blocks = [cast(Block, block) for block in llama.blocks]
         self._gate = gate or DenseGate()
         self._engine = engine or FloatMlp(llama, dtype=weight.dtype, device=weight.device)
-        self._variant = getattr(self._gate, "variant", "paper")
+        self.statistics = ReplayStatistics(config.layers, rows, getattr(self._gate, "variant", None))
+        self._variant = self.statistics.tas_variant or "paper"
         self._padding: Tensor | None = None
         self._gate.begin(shape, rows)
         self._engine.begin(rows.count, layout)

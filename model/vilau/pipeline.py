@@ -28,9 +28,8 @@ class Videos:
     generation: VilaGeneration
 
     def summary(self) -> dict[str, Any]:
-        """Replay statistics as JSON-ready values, with the definition of the score."""
-        return self.generation.statistics.summary() | {"tas_variant": self.generation.variant,
-                                                       "complete": self.generation.complete}
+        """Replay statistics as JSON-ready values."""
+        return self.generation.statistics.summary() | {"complete": self.generation.complete}
 
 
 class Pipeline:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from model.gates import VARIANTS, Rows, Step, TasGate
+from model.gates import VARIANTS, ChangeGate, Rows, Step, TasGate
 from model.generate import generate
 from model.replay import FloatMlp
 from model.transformer import Transformer, apply_rope, rope_tables
@@ -50,6 +50,18 @@ def test_released_compares_strictly_and_in_the_precision_of_the_scores():
     near.begin(config, Rows(seeds=(1,), guided=False))
     assert near.decide(0, step, x, torch.ones(1, 2)).compute.tolist() == [False]
     assert near.decide(0, step, x, torch.ones(1, 2, dtype=torch.bfloat16)).compute.tolist() == [True]
+
+
+def test_thresholds_of_another_variant_are_refused():
+    with pytest.raises(ValueError, match="calibrated for 'released', not for 'paper'; calibrate again, or set"):
+        TasGate(-4.0, thresholds_for="released")
+    assert TasGate(-4.0, variant="released", thresholds_for="released").variant == "released"
+
+
+def test_statistics_say_which_variant_decided():
+    for gate, variant in ((TasGate(0.0, variant="cosine"), "cosine"), (TasGate(0.0), "paper"), (ChangeGate(0.5), None)):
+        done = generate(random_model(), PROMPTS[:1], [1], frames=2, gate=gate)
+        assert done.statistics.summary()["tas_variant"] == variant
 
 
 def test_unknown_variant():
