@@ -93,7 +93,7 @@ class Sampling:
 
     cfg_scale: float = 1.5
     temperature: float = 1.0
-    top_k: int = 64
+    top_k: int = 32
 
     def __post_init__(self) -> None:
         if not self.cfg_scale >= 0:
