@@ -56,6 +56,7 @@ class Pipeline:
 
     def generate(self, prompts: Sequence[str], seeds: Sequence[int], *, frames: int | None = None,
                  sampling: CodeSampling | None = None, gate: Gate | None = None, window: int | None = None,
+                 positions: str = "sequence",
                  on_step: Callable[[Progress], None] | None = None,
                  on_frame: Callable[[int, Tensor], None] | None = None) -> Videos:
         """One video per prompt; arguments, interruption and errors as :func:`model.vilau.generate.generate`.
@@ -70,7 +71,7 @@ class Pipeline:
                 on_frame(number, shown[-1])
 
         done = generate(self.model, self.tokenizer, prompts, seeds, frames=frames, sampling=sampling, gate=gate,
-                        window=window, on_step=on_step, on_frame=decode)
+                        window=window, positions=positions, on_step=on_step, on_frame=decode)
         kept = shown[:done.codes.shape[1]]
         pixels = torch.stack(kept, dim=1) if kept else self.model.frames(done.codes)
         return Videos(pixels=pixels, generation=done)

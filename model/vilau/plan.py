@@ -17,7 +17,7 @@ from model.checkpoint import CheckpointError
 from model.vilau.config import VilaConfig, read_config
 from model.vilau.loader import FOLDERS, build, check, is_used, published_tensors
 from model.vilau.prompt import Tokenizer
-from model.vilau.refusal import refuse_other_kinds
+from model.vilau.sampling import CodeSampling
 from model.vocabulary import PromptError
 
 MIB = 1 << 20
@@ -78,13 +78,14 @@ class MemoryPlan:
 
 def plan(config: VilaConfig, *, rows: int, prompt_tokens: int, frames: int | None = None,
          dtype: torch.dtype = torch.float32, device: str = "cpu", window: int | None = None,
-         reference_inputs: bool = False) -> MemoryPlan:
+         positions: str = "sequence", reference_inputs: bool = False) -> MemoryPlan:
     """The plan of one generation.
 
     Parameters
     ----------
     rows : prompts, twice as many under guidance
     window : visual tokens attended to, by default all
+    positions : of the prompt; ``"cache"`` holds its keys twice
     reference_inputs : whether the gate keeps MLP inputs (the change gate does)
 
     Raises
@@ -109,8 +110,31 @@ def plan(config: VilaConfig, *, rows: int, prompt_tokens: int, frames: int | Non
     recent = stride + 1 if kept <= stride else 0
     return MemoryPlan(
         parameters=parameters, parameters_used=used, rows=rows, prompt_tokens=prompt_tokens, frames=frames,
-        weight_bytes=used * element, kv_bytes=per_token * (2 * (prompt_tokens + kept) + recent),
+        weight_bytes=used * element,
+        kv_bytes=per_token * (2 * (prompt_tokens + kept) + recent + prompt_tokens * (positions == "cache")),
         replay_bytes=per_token * stride * (2 if reference_inputs else 1), available_bytes=available(device))
+
+
+def dry_run(folder: Path, prompts: Sequence[str], *, frames: int | None = None,
+            cfg_scale: float = CodeSampling.cfg_scale, dtype: torch.dtype = torch.float32, device: str = "cpu",
+            window: int | None = None, reference_inputs: bool = False) -> MemoryPlan:
+    """The plan of generating ``prompts`` with the model in ``folder``, whose files are compared with its configuration.
+
+    No weight is loaded. Arguments as :func:`plan` has them; a ``cfg_scale`` of 1 leaves the unconditional rows out.
+
+    Raises
+    ------
+    CheckpointError
+        As :func:`model.vilau.loader.load` does.
+    PromptError, ValueError
+        A prompt that cannot be used; a number below 1.
+    """
+    check(folder)
+    config = read_config(folder)
+    guided = cfg_scale != 1
+    ids, _ = Tokenizer(folder / "llm", config.llm.vocab).batch([*prompts, None] if guided else prompts)
+    return plan(config, rows=len(prompts) * (1 + guided), prompt_tokens=ids.shape[1], frames=frames, dtype=dtype,
+                device=device, window=window, reference_inputs=reference_inputs)
 
 
 def available(device: str) -> int:
@@ -142,13 +166,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
     options = parser.parse_args(argv)
     try:
-        refuse_other_kinds(options.folder)
-        config = read_config(options.folder)
-        check(options.folder)
-        ids, _ = Tokenizer(options.folder / "llm", config.llm.vocab).batch(options.prompt)
-        found = plan(config, rows=len(ids) * (1 if options.no_guidance else 2), prompt_tokens=ids.shape[1],
-                     frames=options.frames, dtype=DTYPES[options.dtype], device=options.device, window=options.window,
-                     reference_inputs=options.gate == "change")
+        found = dry_run(options.folder, options.prompt, frames=options.frames, dtype=DTYPES[options.dtype],
+                        cfg_scale=1 if options.no_guidance else CodeSampling.cfg_scale, device=options.device,
+                        window=options.window, reference_inputs=options.gate == "change")
     except (CheckpointError, PromptError, ValueError, RuntimeError) as error:
         print(f"plan: {error}", file=sys.stderr)
         return 2
