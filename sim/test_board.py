@@ -144,6 +144,24 @@ def test_all_rows_replay(board, seed, tas):
     assert board.beats(0)[1] == beats[0][1], "something was written"
 
 
+def test_ties(board, seed):
+    """Rounding of exact halves. Only one input is not zero, every gate is above 16 and exact, and a down row has one
+    weight: hidden values and outputs are products of two 7-bit codes, of which about one in a hundred is a tie."""
+    board.configure(MemoryConfig())
+    rng = np.random.default_rng([seed, 9])
+    hidden, intermediate = 128, 256
+    job = random_job(rng, slots=4, hidden=hidden, intermediate=intermediate, spread=0, active=15, mask=15)
+    for matrix in (job.x, job.weights.gate, job.weights.up, job.weights.down):
+        matrix.codes[:] = 0
+        matrix.scales[:] = 127
+    job.x.codes[:, 0] = 64
+    job.weights.gate.codes[:, 0] = rng.integers(64, 128, intermediate)
+    job.weights.gate.scales[:, 0] = 132
+    job.weights.up.codes[:, 0] = rng.integers(64, 128, intermediate) * rng.choice([-1, 1], intermediate)
+    job.weights.down.codes[np.arange(hidden), rng.permutation(intermediate)[:hidden]] = rng.integers(64, 128, hidden)
+    jobs.check(board, job, f"seed {seed}")
+
+
 def test_nan_blocks(board, seed):
     board.configure(MemoryConfig())
     rng = np.random.default_rng([seed, 5])

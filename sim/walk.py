@@ -13,7 +13,7 @@ from model.mx import BLOCK
 
 @dataclass(frozen=True)
 class Pass:
-    """``phase``: of hw.ops.Phase; ``macs``: (operation, index of its data beat in the layer); ``drains``: operations."""
+    """``phase``: of hw.ops.Phase; ``macs``: (operation, index of its data beat in the layer); ``drains``: likewise."""
 
     phase: int
     macs: list[tuple[dict[str, Any], int]]
