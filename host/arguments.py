@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from host.boards import BOARDS
-from host.settings import DEFAULT_GATE, DEFAULT_RATIO, GATES, SettingsError
+from host.settings import DEFAULT_GATE, DEFAULT_RATIO, DTYPES, GATES, VARIANTS, SettingsError
 from hw.config import PRESETS
+from model.config import POSITIONS
 
 USAGE, MODEL, OUTPUT, BOARD, DIFFERENT, INTERRUPTED = 2, 3, 4, 5, 6, 130
 
@@ -44,7 +45,7 @@ def parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
                                         epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
         command.set_defaults(run=commands[name])
         add(command)
-        command.add_argument("--board", default="sim", metavar="|".join(BOARDS),
+        command.add_argument("--board", metavar="|".join(BOARDS),
                              help="sim: the RTL under Verilator, compiled on first use; "
                                   "golden: the integer model (default sim)")
         command.add_argument("--preset", default="sim", metavar="|".join(PRESETS),
@@ -76,11 +77,32 @@ def _add_generate(command: argparse.ArgumentParser) -> None:
                              f"(default {DEFAULT_RATIO})")
     amount.add_argument("--dense", action="store_true", help="no replay")
     add("--joint-pairs", action="store_true", help="a prompt and its unconditional twin replay together or not at all")
-    add("--model", type=Path, metavar="DIR", help="folder of a trained model (default: the one shipped)")
+    add("--variant", default="paper", metavar="|".join(VARIANTS),
+        help="score that the tas gate compares: query and key after RoPE, the authors' code (query before RoPE), or "
+             "normalised (default paper)")
+    add("--window", type=int, metavar="W",
+        help="visual steps attended to besides the prompt (default: the model's own, all of them for VILA-U). Replay "
+             "ratios were calibrated with the model's own")
+    add("--positions", default="sequence", metavar="|".join(POSITIONS),
+        help="where the prompt stands once the window has moved on: where it was, or right before the window as in "
+             "StreamingLLM (default sequence)")
+    for name, kind, text in (("temperature", float, "0 takes the most probable code"),
+                             ("top-k", int, "codes drawn from"), ("top-p", float, "VILA-U only: 0..1, probability "
+                                                                  "that the codes drawn from have together")):
+        add(f"--{name}", type=kind, metavar="X", help=f"{text} (default: the model's)")
+    add("--model", type=Path, metavar="DIR",
+        help="folder of a trained model: one of this project (default: the one shipped), or a VILA-U release, whose "
+             "MLPs run in PyTorch and not on a board")
+    add("--device", default="cpu", metavar="D", help="torch device of a VILA-U model, e.g. cuda (default cpu)")
+    add("--dtype", default="float32", metavar="|".join(DTYPES), help="precision of a VILA-U model (default float32)")
+    add("--dry-run", action="store_true",
+        help="print parameters and memory of weights, keys and values, and replay, and whether it fits; exit code 3 "
+             "if it does not")
     add("--verify", action="store_true", help="run the golden model beside the board, stop at the first difference")
     add("--out", type=Path, default=Path("build/out"), metavar="DIR", help="output folder (default build/out)")
     add("--fps", type=int, default=8, help="frames per second of the video (default 8)")
-    add("--upscale", type=int, default=4, metavar="U", help="video pixels per picture pixel and axis (default 4)")
+    add("--upscale", type=int, metavar="U",
+        help="video pixels per picture pixel and axis (default 4, for VILA-U 1)")
 
 
 def _add_board_test(command: argparse.ArgumentParser) -> None:

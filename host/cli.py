@@ -1,6 +1,7 @@
 """Command line ``fastcar-host``: the commands, and the one place that prints errors and picks exit codes."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -62,14 +63,29 @@ def _generate(options: argparse.Namespace, console: Console) -> tuple[dict[str, 
     settings = Settings(
         prompts=tuple(options.prompt), out=options.out, frames=options.frames, seed=options.seed,
         num_videos=options.num_videos, cfg_scale=options.cfg_scale, gate=options.gate, threshold=options.threshold,
-        replay_ratio=options.replay_ratio, dense=options.dense, joint_pairs=options.joint_pairs, board=options.board,
-        preset=options.preset, model=options.model, verify=options.verify, fps=options.fps, upscale=options.upscale)
+        replay_ratio=options.replay_ratio, dense=options.dense, joint_pairs=options.joint_pairs,
+        variant=options.variant, window=options.window, positions=options.positions, temperature=options.temperature,
+        top_k=options.top_k, top_p=options.top_p, board=options.board or "sim", preset=options.preset,
+        model=options.model, device=options.device, dtype=options.dtype, dry_run=options.dry_run,
+        verify=options.verify, fps=options.fps, upscale=4 if options.upscale is None else options.upscale)
     import torch
 
-    from host.generate import run
-    # Products of a few rows: a second thread costs more in waiting than it brings.
-    torch.set_num_threads(1)
+    from host.models import VILAU, kind_of
+    if kind_of(settings.model) == VILAU:
+        from host.vilau import run
+        if options.board is not None:
+            raise SettingsError(f"board {options.board!r} cannot be used with a VILA-U model, whose MLPs run in "
+                                "PyTorch on --device; leave --board out")
+        if options.upscale is None:
+            settings = dataclasses.replace(settings, upscale=1)
+    else:
+        from host.generate import run
+        # Products of a few rows: a second thread costs more in waiting than it brings.
+        torch.set_num_threads(1)
     stats = run(settings, console)
+    if settings.dry_run:
+        print(stats["text"])
+        return stats, 0 if stats["fits"] else MODEL
     console.print(_summary(stats))
     for path in stats["files"]:
         print(path)
@@ -77,10 +93,14 @@ def _generate(options: argparse.Namespace, console: Console) -> tuple[dict[str, 
 
 
 def _summary(stats: dict[str, Any]) -> str:
+    start = (f"{stats['frames']} frames, replay {100 * stats['replay_ratio']:.1f} % of all and "
+             f"{100 * stats['replay_ratio_eligible']:.1f} % of eligible steps, ")
+    end = f"{stats['tokens_per_s']:.1f} tokens/s of wall clock"
+    if "board" not in stats:
+        steps = stats["mlp_calls"] + stats["mlp_skips"]
+        return f"{start}{stats['mlp_skips']} of {steps} layer steps without MLP, {end}"
     label = "simulated cycles" if stats["board"]["simulated"] else "cycles (the golden board has no clock)"
-    return (f"{stats['frames']} frames, replay {100 * stats['replay_ratio']:.1f} % of all and "
-            f"{100 * stats['replay_ratio_eligible']:.1f} % of eligible steps, {stats['cycles']} {label}, "
-            f"{stats['weight_bytes']} weight bytes, {stats['tokens_per_s']:.1f} tokens/s of wall clock")
+    return f"{start}{stats['cycles']} {label}, {stats['weight_bytes']} weight bytes, {end}"
 
 
 def _info(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], int]:
@@ -116,7 +136,7 @@ def _board_test(options: argparse.Namespace, console: Console) -> tuple[dict[str
 
 def _board(options: argparse.Namespace) -> Board:
     try:
-        return open_board(options.board, options.preset)
+        return open_board(options.board or "sim", options.preset)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 

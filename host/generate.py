@@ -12,6 +12,7 @@ from host.compile import compile_model
 from host.engine import BoardMlp
 from host.gate import choose_gate
 from host.output import OutputFolder
+from host.plan import dry_run, own_plan
 from host.progress import ProgressBar
 from host.settings import Settings, SettingsError
 from host.stats import JobStatistics, provenance, tokens_hash, versions
@@ -20,6 +21,7 @@ from hw.config import SLOTS
 from model import checkpoint, vocabulary, world
 from model.config import Sampling
 from model.engine import IntegerMlp, MlpEngine, quantised_weights
+from model.gates import ChangeGate
 from model.generate import Generation, generate
 from model.integer import MlpWeights
 from model.presets import fingerprint
@@ -37,16 +39,22 @@ def run(settings: Settings, console: Console) -> dict[str, Any]:
     videos = settings.videos()
     for prompt in settings.prompts:
         world.parse(prompt)
-    check_tools(settings.board)
+    _check_own(settings)
+    if not settings.dry_run:
+        check_tools(settings.board)
     config, transformer, visual = checkpoint.load(settings.model)
     for prompt in settings.prompts:
         vocabulary.encode(prompt, config.layout.prelude)
     sampling = config.sampling
-    if settings.cfg_scale is not None:
-        sampling = dataclasses.replace(sampling, cfg_scale=settings.cfg_scale)
+    given = {name: getattr(settings, name) for name in ("cfg_scale", "temperature", "top_k")}
+    sampling = dataclasses.replace(sampling, **{name: value for name, value in given.items() if value is not None})
     _check_rows(len(videos), sampling)
     frames = config.layout.frames if settings.frames is None else settings.frames
     gate, gate_report = choose_gate(settings, transformer)
+    if settings.dry_run:
+        return dry_run(own_plan(config, transformer, visual, rows=len(videos) * (2 if sampling.cfg_scale != 1 else 1),
+                                frames=frames, window=settings.window, positions=settings.positions,
+                                reference_inputs=isinstance(gate, ChangeGate)))
     folder = OutputFolder(settings.out, len(videos))
     weights = quantised_weights(transformer)
     jobs = JobStatistics()
@@ -57,7 +65,8 @@ def run(settings: Settings, console: Console) -> dict[str, Any]:
         started = time.monotonic()
         with ProgressBar(console, frames, len(videos)) as bar:
             result = generate(transformer, [p for p, _ in videos], [s for _, s in videos], frames=frames,
-                              sampling=sampling, gate=gate, engine=engine, on_step=bar.update)
+                              sampling=sampling, gate=gate, engine=engine, window=settings.window,
+                              positions=settings.positions, on_step=bar.update)
         seconds = time.monotonic() - started
         board_report = _board_report(board, on_board, settings.board == "sim")
     message = _message(result, frames)
@@ -81,6 +90,15 @@ def run(settings: Settings, console: Console) -> dict[str, Any]:
     stats["files"] = folder.results()
     folder.write_stats(stats)
     return stats
+
+
+def _check_own(settings: Settings) -> None:
+    """Refuse what only other models have."""
+    for name, default, reason in (("device", "cpu", "the MLPs of this project's models run on the board"),
+                                  ("dtype", "float32", "the board takes MXINT8, the rest runs in float32"),
+                                  ("top_p", None, "this project's models are sampled by temperature and top-k")):
+        if getattr(settings, name) != default:
+            raise SettingsError(f"{name} {getattr(settings, name)!r} is for VILA-U models: {reason}; leave it out")
 
 
 def _check_rows(videos: int, sampling: Sampling) -> None:

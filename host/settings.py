@@ -6,8 +6,11 @@ from pathlib import Path
 
 from host.boards import BOARDS
 from hw.config import PRESETS
+from model.config import POSITIONS
 
 GATES = ("tas", "change")
+VARIANTS = ("paper", "released", "cosine")
+DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GATE = "change"
 DEFAULT_RATIO = 0.5
 """Share of eligible row steps that replay unless the user says otherwise. Objects still move (README, evidence)."""
@@ -23,8 +26,9 @@ class Settings:
 
     ``threshold``: one number, or one per layer; ``replay_ratio``: target over eligible steps, thresholds are looked up.
     At most one of ``threshold``, ``replay_ratio`` and ``dense`` is given; with none of them the ratio is
-    :data:`DEFAULT_RATIO`. Video i has prompt ``i // num_videos`` and seed ``seed + i``. ``frames`` and ``cfg_scale``
-    ``None``: the model's own.
+    :data:`DEFAULT_RATIO`. Video i has prompt ``i // num_videos`` and seed ``seed + i``. ``frames``, ``cfg_scale``,
+    ``window``, ``temperature``, ``top_k`` and ``top_p`` ``None``: the model's own. ``device`` and ``dtype``: of a
+    VILA-U model.
     """
 
     prompts: tuple[str, ...]
@@ -38,9 +42,18 @@ class Settings:
     replay_ratio: float | None = None
     dense: bool = False
     joint_pairs: bool = False
+    variant: str = "paper"
+    window: int | None = None
+    positions: str = "sequence"
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
     board: str = "sim"
     preset: str = "sim"
     model: Path | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    dry_run: bool = False
     verify: bool = False
     fps: int = 8
     upscale: int = 4
@@ -48,11 +61,15 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise SettingsError("no prompt; give one with --prompt, e.g. --prompt 'a red circle moves right'")
-        for name, allowed in (("board", BOARDS), ("preset", tuple(PRESETS)), ("gate", GATES)):
+        for name, allowed in (("board", BOARDS), ("preset", tuple(PRESETS)), ("gate", GATES), ("variant", VARIANTS),
+                              ("positions", POSITIONS), ("dtype", DTYPES)):
             if getattr(self, name) not in allowed:
                 raise SettingsError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(allowed)}")
-        for name in ("num_videos", "fps", "upscale", *(["frames"] if self.frames is not None else [])):
-            if getattr(self, name) < 1:
+        if self.variant != "paper" and self.gate != "tas":
+            raise SettingsError(f"variant {self.variant!r} is one of the tas gate's, not of gate {self.gate!r}; "
+                                "add --gate tas")
+        for name in ("num_videos", "fps", "upscale", "frames", "window", "top_k"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)!r}")
         if not 0 <= self.seed < 1 << 62:
             raise SettingsError(f"seed must be in 0..2**62 - 1, not {self.seed!r}")
@@ -60,6 +77,10 @@ class Settings:
             raise SettingsError(f"cfg_scale must be at least 0 (1 turns guidance off), not {self.cfg_scale!r}")
         if sum((self.threshold is not None, self.replay_ratio is not None, self.dense)) > 1:
             raise SettingsError("threshold, replay ratio and dense exclude each other; give one of them")
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise SettingsError(f"temperature must be at least 0, not {self.temperature!r}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise SettingsError(f"top_p must be above 0 and at most 1, not {self.top_p!r}")
         if self.threshold is not None and (not self.threshold or any(math.isnan(t) for t in self.threshold)):
             raise SettingsError(f"threshold must be a number, or one per layer, inf and -inf included, "
                                 f"not {self.threshold!r}")
