@@ -117,7 +117,7 @@ def plan(config: VilaConfig, *, rows: int, prompt_tokens: int, frames: int | Non
 
 def dry_run(folder: Path, prompts: Sequence[str], *, frames: int | None = None,
             cfg_scale: float = CodeSampling.cfg_scale, dtype: torch.dtype = torch.float32, device: str = "cpu",
-            window: int | None = None, reference_inputs: bool = False) -> MemoryPlan:
+            window: int | None = None, positions: str = "sequence", reference_inputs: bool = False) -> MemoryPlan:
     """The plan of generating ``prompts`` with the model in ``folder``, whose files are compared with its configuration.
 
     No weight is loaded. Arguments as :func:`plan` has them; a ``cfg_scale`` of 1 leaves the unconditional rows out.
@@ -134,7 +134,7 @@ def dry_run(folder: Path, prompts: Sequence[str], *, frames: int | None = None,
     guided = cfg_scale != 1
     ids, _ = Tokenizer(folder / "llm", config.llm.vocab).batch([*prompts, None] if guided else prompts)
     return plan(config, rows=len(prompts) * (1 + guided), prompt_tokens=ids.shape[1], frames=frames, dtype=dtype,
-                device=device, window=window, reference_inputs=reference_inputs)
+                device=device, window=window, positions=positions, reference_inputs=reference_inputs)
 
 
 def available(device: str) -> int:
