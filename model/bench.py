@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +102,7 @@ def compare_layer(model: torch.nn.Module, name: str, rows: int, groups: str, str
                       replay_calls=replay[0].calls)
 
 
-def compare_model(stride: int, frames: int, rounds: int, advance: Callable[[], None]) -> dict[str, object]:
+def compare_model(stride: int, frames: int, rounds: int, advance: Callable[[], None]) -> dict[str, Any]:
     """Whole decode steps of a small Llama, one row: milliseconds and MLP calls of every mode, and speed-ups."""
     model = random_llama(SMALL_LAYERS, **SMALL, positions=4096)
     ids = random_tokens(1, stride * frames, seed=0)
@@ -118,7 +119,7 @@ def compare_model(stride: int, frames: int, rounds: int, advance: Callable[[], N
             "speed_up_bound": 1 / (1 - share * ratio)}
 
 
-def report(layers: list[Comparison], whole: dict[str, object]) -> str:
+def report(layers: list[Comparison], whole: dict[str, Any]) -> str:
     """Everything as text."""
     lines = ["MLP of one LLaMA-7B layer, float32, milliseconds per step after frame 0"]
     for item in layers:
@@ -140,10 +141,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stride", type=int, default=8, metavar="N", help="tokens per frame (default 8)")
     parser.add_argument("--frames", type=int, default=6, metavar="N", help="frames, the first is warm-up (default 6)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each kind (default 3)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of torch (default: torch's own choice)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
     options = parser.parse_args(argv)
+    if options.threads is not None and options.threads < 1:
+        parser.error(f"threads must be at least 1, not {options.threads}")
     if options.stride < 1 or options.frames < 2 or options.rounds < 1:
         parser.error("at least one token per frame, two frames and one round are needed")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     sizes = options.stride, options.frames, options.rounds
     with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
                   console=Console(stderr=True)) as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,7 +124,7 @@ def search(measure: Callable[[float], float], target: float, guess: float, never
     return min(tried, key=lambda point: abs(point[0] - target))
 
 
-def _greedy(model: nn.Module, prompt: Tensor, tokens: int) -> None:
+def _greedy(model: Any, prompt: Tensor, tokens: int) -> None:
     with torch.inference_mode():
         model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=tokens,
                        min_new_tokens=tokens)

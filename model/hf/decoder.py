@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import transformers
 from torch import nn
@@ -27,8 +28,8 @@ def check_version(version: str = transformers.__version__) -> None:
 def find_decoder(model: nn.Module) -> PreTrainedModel:
     """The one module of ``model`` with decoder layers. Raises :exc:`ReplayError` if there is not exactly one."""
     found = [module for module in model.modules() if isinstance(module, PreTrainedModel)
-             and isinstance(getattr(module, "layers", None), nn.ModuleList)
-             and all(hasattr(layer, "self_attn") and hasattr(layer, "mlp") for layer in module.layers)]
+             and isinstance(layers := getattr(module, "layers", None), nn.ModuleList)
+             and all(hasattr(layer, "self_attn") and hasattr(layer, "mlp") for layer in layers)]
     if len(found) != 1:
         raise ReplayError(f"{type(model).__name__} has {len(found)} decoders of layers with self_attn and mlp; replay "
                           "needs one, as in Llama, Mistral, Qwen2, Qwen3 or Emu3's text model; pass that submodule")
@@ -39,11 +40,19 @@ def find_decoder(model: nn.Module) -> PreTrainedModel:
     return decoder
 
 
+def layers_of(decoder: PreTrainedModel) -> list[Any]:
+    """The decoder layers of ``decoder``; each has ``self_attn`` and ``mlp``."""
+    layers = decoder.layers
+    assert isinstance(layers, nn.ModuleList)
+    return list(layers)
+
+
 def participating(decoder: PreTrainedModel, excluded: tuple[int, ...]) -> tuple[int, ...]:
     """Layers that replay. Raises :exc:`ReplayError` for a layer that cannot, or if none is left."""
-    layers = tuple(layer for layer in range(len(decoder.layers)) if layer not in excluded)
+    there = layers_of(decoder)
+    layers = tuple(layer for layer in range(len(there)) if layer not in excluded)
     for layer in layers:
-        mlp = decoder.layers[layer].mlp
+        mlp = there[layer].mlp
         if not all(hasattr(mlp, name) for name in PROJECTIONS):
             raise ReplayError(f"layer {layer} has a {type(mlp).__name__}, not a gated MLP with "
                               f"{', '.join(PROJECTIONS)}; put {layer} into exclude_layers")

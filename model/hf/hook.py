@@ -7,6 +7,7 @@ attention a registered function. No parameter, buffer or submodule is added: nam
 from __future__ import annotations
 
 import inspect
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -14,7 +15,7 @@ from transformers import Cache, PreTrainedModel
 
 from model.hf.attention import PREFIX, SLOT, original, register
 from model.hf.config import ReplayConfig
-from model.hf.decoder import check_version, find_decoder, participating
+from model.hf.decoder import check_version, find_decoder, layers_of, participating
 from model.hf.errors import ReplayError
 from model.hf.layer import LayerReplay, MlpRunner, run_needed_rows
 from model.hf.layout_check import LayoutCheck, embedding_keys, id_keys
@@ -75,22 +76,23 @@ class Replay:
     """Replay of one decoder: which sequence a call belongs to, and everything that must be undone."""
 
     def __init__(self, decoder: PreTrainedModel, config: ReplayConfig, runner: MlpRunner):
-        thresholds = config.per_layer(len(decoder.layers))
+        there = layers_of(decoder)
+        thresholds = config.per_layer(len(there))
         layers = participating(decoder, config.exclude_layers)
         self.config, self._decoder = config, decoder
         self._implementation = decoder.config._attn_implementation
-        functions = [original(layer.self_attn, self._implementation) for layer in decoder.layers]
+        functions = [original(layer.self_attn, self._implementation) for layer in there]
         register()
         self.thresholds = tuple(thresholds[layer] for layer in layers)
         self.statistics = ReplayStatistics(layers=layers, branches=2 if config.guided else 1)
         self._sequences: WeakKeyDictionary[Cache, Sequence] = WeakKeyDictionary()
         self._current: Sequence | None = None
         self._layers = {
-            layer: LayerReplay(config, place, layer, thresholds[layer], decoder.layers[layer].mlp, functions[layer],
+            layer: LayerReplay(config, place, layer, thresholds[layer], there[layer].mlp, functions[layer],
                                self.statistics, self._sequence, runner)
             for place, layer in enumerate(layers)}
         for layer, function in enumerate(functions):
-            setattr(decoder.layers[layer].self_attn, SLOT, (function, self._layers.get(layer)))
+            setattr(there[layer].self_attn, SLOT, (function, self._layers.get(layer)))
         self._arguments = list(inspect.signature(type(decoder).forward).parameters)[1:]
         self._handles = [decoder.register_forward_pre_hook(self._before, with_kwargs=True),
                          decoder.register_forward_hook(self._after, with_kwargs=True, always_call=True)]
@@ -103,7 +105,7 @@ class Replay:
             handle.remove()
         for layer in self._layers.values():
             layer.remove()
-        for layer in self._decoder.layers:
+        for layer in layers_of(self._decoder):
             delattr(layer.self_attn, SLOT)
         for cache in list(self._sequences):
             cache.__dict__.pop("reorder_cache", None)
@@ -119,7 +121,7 @@ class Replay:
     def _sequence(self) -> Sequence | None:
         return self._current
 
-    def _before(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _before(self, module: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self._arguments, args)), **kwargs}
         input_ids, embeddings = given.get("input_ids"), given.get("inputs_embeds")
         fed = input_ids if input_ids is not None else embeddings
@@ -134,8 +136,9 @@ class Replay:
         sequence.advance(tokens)
         visual = sequence.visual(tokens)
         if visual and self.config.separator_ids != ():
-            keys = id_keys(input_ids) if input_ids is not None else embedding_keys(
-                embeddings, module.get_input_embeddings().weight, self.config.separator_ids or ())
+            table: Any = module.get_input_embeddings()
+            keys = id_keys(fed) if input_ids is not None else embedding_keys(fed, table.weight,
+                                                                             self.config.separator_ids or ())
             for number, offset in visual:
                 sequence.check.feed(number, keys[offset])
 
@@ -156,10 +159,10 @@ class Replay:
     def _remember(self, cache: Cache | None, sequence: Sequence) -> Sequence:
         if cache is not None:
             self._sequences[cache] = sequence
-            cache.reorder_cache = _refuse_reorder
+            cache.__dict__["reorder_cache"] = _refuse_reorder
         return sequence
 
-    def _after(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
+    def _after(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: Any) -> None:
         sequence, self._current = self._current, None
         if sequence is None or output is None:
             return

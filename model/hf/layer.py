@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model.gates import Step
 from model.hf.config import ReplayConfig
 from model.hf.errors import ReplayError
 from model.hf.gate import attention_statistic, change_statistic, replays
@@ -81,7 +82,7 @@ class LayerReplay:
         if sequence.step is not None and sequence.eligible:
             index, before = sequence.step.index, newest - self.config.stride
             if short:
-                previous = state.keys[index]
+                previous = state.at("keys", index)
             elif before < 0:
                 raise ReplayError(f"layer {self.layer} keeps {key.shape[2]} keys, the score needs the one "
                                   f"{self.config.stride} positions back; use a longer cache, or exclude_layers")
@@ -108,14 +109,14 @@ class LayerReplay:
                 self._store(state, number % self.config.stride, x[:, offset], y[:, offset])
                 state.ages[number % self.config.stride] = 0
             return y
-        return self._step(sequence, state, x)
+        return self._step(sequence, sequence.step, state, x)
 
-    def _step(self, sequence: Sequence, state: LayerState, x: Tensor) -> Tensor:
-        index, rows = sequence.step.index, sequence.rows
+    def _step(self, sequence: Sequence, step: Step, state: LayerState, x: Tensor) -> Tensor:
+        index, rows = step.index, sequence.rows
         replay = np.zeros(rows, dtype=bool)
         if sequence.eligible:
             if self.config.variant == "change":
-                state.statistic = change_statistic(x[:, 0], state.references[index])
+                state.statistic = change_statistic(x[:, 0], state.at("references", index))
                 self._statistics.samples[self.place].add(state.statistic)
             if state.statistic is None:
                 raise ReplayError(f"layer {self.layer} has no score: its attention did not go through the registered "
@@ -124,7 +125,7 @@ class LayerReplay:
             state.statistic = None
         if replay.any():
             full = evaluate_all(self._mlp, rows)[rows - int(replay.sum())]
-            y = self._runner(self._forward, x, state.outputs[index].unsqueeze(1), ~replay, full)
+            y = self._runner(self._forward, x, state.at("outputs", index).unsqueeze(1), ~replay, full)
             if not replay.all():
                 self._store(state, index, x[:, 0], y[:, 0], torch.from_numpy(~replay).to(x.device))
         else:
@@ -132,7 +133,7 @@ class LayerReplay:
             y = self._forward(x)
             self._store(state, index, x[:, 0], y[:, 0])
         state.ages[index] = np.where(replay, state.ages[index] + 1, 0)
-        self._statistics.add(self.place, sequence.step.frame, sequence.counts, sequence.eligible, replay,
+        self._statistics.add(self.place, step.frame, sequence.counts, sequence.eligible, replay,
                              state.ages[index])
         return y
 

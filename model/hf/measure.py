@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from model.hf.config import ReplayConfig
-from model.hf.decoder import find_decoder
+from model.hf.decoder import find_decoder, layers_of
 from model.hf.hook import disable_replay, enable_with, replay_statistics
 from model.hf.layer import run_needed_rows
 
@@ -93,7 +93,7 @@ class _MlpClock:
     def __init__(self, model: nn.Module):
         self.seconds, self.calls, self._start = 0.0, 0, 0.0
         self._handles = []
-        for layer in find_decoder(model).layers:
+        for layer in layers_of(find_decoder(model)):
             self._handles += [layer.mlp.register_forward_pre_hook(self._begin),
                               layer.mlp.register_forward_hook(self._end),
                               layer.mlp.down_proj.register_forward_hook(self._evaluated)]

@@ -49,6 +49,10 @@ class LayerState:
         else:
             ring[index, rows] = value[rows]
 
+    def at(self, name: str, index: int) -> Tensor:
+        """What :meth:`store` kept at ``index``, ``[rows, ...]``."""
+        return getattr(self, name)[index]
+
     @property
     def size_bytes(self) -> dict[str, int]:
         """Memory held, by tensor."""
