@@ -43,7 +43,7 @@ def refuse_other_kinds(folder: Path) -> None:
     kind = family(folder)
     if kind is not None:
         raise CheckpointError(f"{folder} cannot be used: {REASONS[kind]}; a decoder that generates frame after frame, "
-                              "token after token, is needed (see docs/vila-u.md)")
+                              "token after token, is needed (see docs/models.md)")
 
 
 def _marked(name: Any, kind: str) -> bool:
