@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import imageio.v3 as imageio
+import numpy as np
 import torch
 from rich.console import Console
 
 from host.board import BoardError
+from host.filmstrip import filmstrip
 from host.generate import run
 from host.settings import Settings
 from hw.config import PRESETS
@@ -24,7 +27,7 @@ from model.presets import PresetError, ReplayPresets, fingerprint, load_presets
 
 ON_BOARD = ("dense", "change", "tas")
 """Gates whose rows run on the board; the random control has no cycles of interest."""
-RESULT, TABLE = "table.json", "table.md"
+RESULT, TABLE, PICTURE = "table.json", "table.md", "frames.png"
 
 
 def board_row(case: table.Case, presets: ReplayPresets, model: str, folder: Path, *, videos: int, frames: int,
@@ -37,7 +40,7 @@ def board_row(case: table.Case, presets: ReplayPresets, model: str, folder: Path
             prompts=(prompt,), seed=seed + number, frames=frames, preset=preset,
             gate="change" if case.gate == "dense" else case.gate, dense=case.gate == "dense",
             threshold=None if threshold is None else (threshold,),
-            out=folder / case.name.replace(" ", "-").rstrip("%") / str(number))
+            out=_folder(folder, case, number))
         stats = _done(settings, model)
         if stats is None:
             console.print(f"{case.name}, video {number + 1} of {videos} on the board")
@@ -57,6 +60,20 @@ def _done(settings: Settings, model: str) -> dict[str, Any] | None:
     stats = json.loads(path.read_text())
     same = stats["settings"] == json.loads(json.dumps(settings.to_dict())) and stats["model"] == model
     return stats if same and stats["complete"] else None
+
+
+def _folder(root: Path, case: table.Case, number: int) -> Path:
+    return root / case.name.replace(" ", "-").rstrip("%") / str(number)
+
+
+def picture(root: Path, path: Path, number: int = 0) -> None:
+    """Filmstrip of video ``number`` in every row that ran on the board."""
+    rows = []
+    for case in table.cases():
+        files = sorted((_folder(root, case, number) / "frames").glob("[0-9]*.png"))
+        if files:
+            rows.append((case.name, np.stack([imageio.imread(file) for file in files])))
+    filmstrip(rows, path)
 
 
 def markdown(quality: dict[str, dict[str, Any]], board: dict[str, dict[str, Any]]) -> str:
@@ -108,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"table: interrupted; what is done is in {options.out}, run it again to go on", file=sys.stderr)
         return 130
+    picture(options.out / "board", options.out / PICTURE)
     quality_folder = options.out / "quality"
     with contextlib.redirect_stdout(sys.stderr):
         code = table.main(["--out", str(quality_folder), "--videos", str(options.videos), "--seed", str(options.seed)])

@@ -1,5 +1,8 @@
 import json
+import shutil
 
+import imageio.v3 as imageio
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -63,3 +66,16 @@ def test_the_table_has_cycles_and_speed_up_where_the_board_ran():
     assert lines[2] == "| dense | 0.0% | 3.00 M | 1.00x | 100% | same | 90.0% | 0.80 |"
     assert lines[3] == "| change 50% | 50.0% | 2.00 M | 1.50x | 60% | 20.0 dB | 90.0% | 0.80 |"
     assert lines[4] == "| random 50% | 50.0% | – | – | – | 15.0 dB | 90.0% | 0.80 |"
+
+
+def test_the_picture_has_a_row_for_every_setting_that_has_frames(tmp_path):
+    for name in ("dense", "change-50"):
+        frames = tmp_path / name / "0" / "frames"
+        frames.mkdir(parents=True)
+        for number in range(3):
+            imageio.imwrite(frames / f"{number}.png", np.full((8, 8, 3), 80 * number, dtype=np.uint8))
+    table.picture(tmp_path, tmp_path / "two.png")
+    shutil.rmtree(tmp_path / "change-50")
+    table.picture(tmp_path, tmp_path / "one.png")
+    two, one = (imageio.imread(tmp_path / name) for name in ("two.png", "one.png"))
+    assert two.shape[1] == one.shape[1] and two.shape[0] == 2 * one.shape[0]
