@@ -62,7 +62,8 @@ class Record:
         pyplot.close(figure)
 
 
-def write_run(folder: Path, name: str, settings: VisualTraining | TransformerTraining, last: dict[str, float], resumed: bool) -> None:
+def write_run(folder: Path, name: str, settings: VisualTraining | TransformerTraining, last: dict[str, float],
+              resumed: bool) -> None:
     """Write what made a model into ``<name>.json``: for each run command, settings with the seed, last measures.
 
     A run that was resumed adds to the runs before it.
