@@ -66,7 +66,7 @@ def _folder(root: Path, case: table.Case, number: int) -> Path:
     return root / case.name.replace(" ", "-").rstrip("%") / str(number)
 
 
-def picture(root: Path, path: Path, number: int = 0) -> None:
+def picture(root: Path, path: Path, number: int) -> None:
     """Filmstrip of video ``number`` in every row that ran on the board."""
     rows = []
     for case in table.cases():
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"table: interrupted; what is done is in {options.out}, run it again to go on", file=sys.stderr)
         return 130
-    picture(options.out / "board", options.out / PICTURE)
+    picture(options.out / "board", options.out / PICTURE, options.board_videos - 1)
     quality_folder = options.out / "quality"
     with contextlib.redirect_stdout(sys.stderr):
         code = table.main(["--out", str(quality_folder), "--videos", str(options.videos), "--seed", str(options.seed)])

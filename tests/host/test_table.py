@@ -74,8 +74,8 @@ def test_the_picture_has_a_row_for_every_setting_that_has_frames(tmp_path):
         frames.mkdir(parents=True)
         for number in range(3):
             imageio.imwrite(frames / f"{number}.png", np.full((8, 8, 3), 80 * number, dtype=np.uint8))
-    table.picture(tmp_path, tmp_path / "two.png")
+    table.picture(tmp_path, tmp_path / "two.png", 0)
     shutil.rmtree(tmp_path / "change-50")
-    table.picture(tmp_path, tmp_path / "one.png")
+    table.picture(tmp_path, tmp_path / "one.png", 0)
     two, one = (imageio.imread(tmp_path / name) for name in ("two.png", "one.png"))
     assert two.shape[1] == one.shape[1] and two.shape[0] == 2 * one.shape[0]
