@@ -75,7 +75,7 @@ class SweepGate:
 
     def __init__(self, name: str, thresholds: Sequence[float], joint_pairs: bool):
         self._gate = THRESHOLD_GATES[name](NEVER[name])
-        self.name, self.needs_scores = name, self._gate.needs_scores
+        self.name, self.needs_scores = name, type(self._gate).needs_scores
         self._thresholds, self._joint_pairs = torch.tensor(thresholds, dtype=torch.float32), joint_pairs
 
     def begin(self, config: RunSizes, rows: Rows) -> None:

@@ -240,6 +240,8 @@ class TasGate(_PairedGate):
             raise ValueError(f"the thresholds were calibrated for {thresholds_for!r}, not for {variant!r}; calibrate "
                              f"again, or set thresholds_for={variant!r} to use them all the same")
         self.variant = variant
+        # No score reaches infinity: where every threshold is that, none is computed, and replay costs nothing.
+        self.needs_scores = not bool(np.isposinf(np.asarray(thresholds, dtype=float)).all())
 
     def statistic(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Tensor:
         """What is compared: mean score per row. High replays."""
@@ -250,6 +252,8 @@ class TasGate(_PairedGate):
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
         if not step.eligible:
             return self._first_frame()
+        if not self.needs_scores:
+            return self._mask(~self._all)
         threshold = self._per_layer[layer]
         if scores is None:
             raise ValueError("the tas gate needs scores in eligible steps")

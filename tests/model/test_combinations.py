@@ -95,6 +95,13 @@ def test_a_threshold_out_of_reach_is_dense_bit_for_bit(monkeypatch, gate, scale)
         assert dense.shape == gated.shape and torch.equal(dense, gated)
 
 
+def test_no_score_is_computed_where_none_can_reach_the_threshold(monkeypatch):
+    monkeypatch.setattr(generation, "temporal_scores", None)  # calling it would raise
+    generate(random_model(), PROMPTS[:1], SEEDS[:1], gate=TasGate([torch.inf, torch.inf]), frames=2)
+    with pytest.raises(TypeError):
+        generate(random_model(), PROMPTS[:1], SEEDS[:1], gate=TasGate([torch.inf, 1e9]), frames=2)
+
+
 @pytest.mark.parametrize("gate", [TasGate(-torch.inf), TasGate(-torch.inf, variant="cosine"),
                                   ChangeGate(torch.inf)], ids=["paper", "cosine", "change"])
 def test_a_threshold_that_everything_meets_replays_all_but_the_first_frame(gate):
