@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from model.hf.calibrate import calibrate_replay
 from model.hf.config import ReplayConfig
-from model.hf.measure import MODES, Run, decode, random_llama, random_tokens, timed_run
+from model.hf.measure import MODES, Run, decode, random_llama, random_tokens, threshold_of_one_layer, timed_run
 
 TARGET_RATIO = 0.8
 JOINT_LIMIT = 0.30
@@ -77,10 +77,12 @@ def measure_rounds(model: torch.nn.Module, config: ReplayConfig, ids: torch.Tens
     return runs
 
 
-def calibrated(model: torch.nn.Module, ids: torch.Tensor, stride: int, groups: str) -> ReplayConfig:
+def calibrated(model: torch.nn.Module, layers: int, ids: torch.Tensor, stride: int, groups: str) -> ReplayConfig:
     """The configuration that replays :data:`TARGET_RATIO` on ``ids``."""
     config = ReplayConfig(thresholds=float("inf"), tokens_per_frame=stride, stride=stride, separator_ids=(),
                           groups=groups)
+    if layers == 1:
+        return replace(config, thresholds=threshold_of_one_layer(model, config, ids, TARGET_RATIO))
     return calibrate_replay(model, [ids], TARGET_RATIO, config=config, frames=2,
                             generate=lambda subject, prompt: decode(subject, prompt, 0)).config
 
@@ -89,7 +91,7 @@ def compare_layer(model: torch.nn.Module, name: str, rows: int, groups: str, str
                   advance: Callable[[], None]) -> Comparison:
     """One of :data:`CASES`."""
     ids = random_tokens(rows, stride * frames, seed=rows)
-    config = calibrated(model, ids, stride, groups)
+    config = calibrated(model, 1, ids, stride, groups)
     advance()
     runs = measure_rounds(model, config, ids, ("dense", "replay"), rounds, advance)
     dense, replay = runs["dense"], runs["replay"]
@@ -106,7 +108,7 @@ def compare_model(stride: int, frames: int, rounds: int, advance: Callable[[], N
     """Whole decode steps of a small Llama, one row: milliseconds and MLP calls of every mode, and speed-ups."""
     model = random_llama(SMALL_LAYERS, **SMALL, positions=4096)
     ids = random_tokens(1, stride * frames, seed=0)
-    config = calibrated(model, ids, stride, "rows")
+    config = calibrated(model, SMALL_LAYERS, ids, stride, "rows")
     advance()
     runs = measure_rounds(model, config, ids, MODES, rounds, advance)
     ms = {mode: 1e3 * float(np.median([run.step_s / run.steps for run in part])) for mode, part in runs.items()}

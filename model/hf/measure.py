@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -69,6 +69,22 @@ def decode(model: nn.Module, ids: Tensor, warmup: int, step: Callable[[int], Non
                 start = perf_counter()
             model(ids[:, PRELUDE + number:PRELUDE + number + 1], **given)
     return perf_counter() - start
+
+
+def threshold_of_one_layer(model: nn.Module, config: ReplayConfig, ids: Tensor, ratio: float) -> float:
+    """The threshold that replays ``ratio`` of the eligible steps of a model of one layer, fed ``ids``.
+
+    Its scores depend on the tokens alone, so that one run that replays everything tells them all.
+    """
+    enable_with(model, replace(config, thresholds=float("-inf")), run_needed_rows)
+    try:
+        decode(model, ids, 0)
+        scores = replay_statistics(model).samples[0].values.reshape(-1, len(ids)).copy()
+    finally:
+        disable_replay(model)
+    deciding = np.sort(scores.min(axis=1) if config.groups == "batch" else scores.flatten())[::-1]
+    replayed = round(ratio * len(deciding))
+    return float(deciding[replayed - 1:replayed + 1].astype(np.float64).mean())
 
 
 def timed_run(model: nn.Module, config: ReplayConfig, ids: Tensor, mode: str) -> Run:

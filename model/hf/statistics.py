@@ -36,7 +36,7 @@ class Sample:
 
     @property
     def values(self) -> np.ndarray:
-        """The sample, float32, in no particular order."""
+        """The sample, float32; the first :data:`SAMPLES` in order of arrival, later ones anywhere."""
         return self._values[:min(self.count, SAMPLES)]
 
 
