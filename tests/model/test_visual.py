@@ -83,13 +83,17 @@ def test_bad_sizes(change: dict[str, int], message: str) -> None:
 
 @pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_shipped_tokenizer_keeps_what_the_checker_sees(count: int) -> None:
-    """Every reconstruction of a true video is still right, to a quarter of a pixel of motion in the mean."""
+    """Every reconstruction of a true video is still right, and each of its steps to 1.5 pixels.
+
+    After 8 frames, whatever the speed, the object meets the patches as it did before, so that errors of place cancel.
+    """
     seed = 11
     rng = np.random.default_rng(seed)
     visual = checkpoint.load_visual(checkpoint.default_dir())
     for _ in range(count):
         scene = world.random_scene(rng)
         start = tuple(int(value) * 2 for value in rng.integers(0, 32, 2))
-        result = check(visual.decode(visual.encode(world.render(scene, start, 4))), scene.prompt())
+        result = check(visual.decode(visual.encode(world.render(scene, start, 9))), scene.prompt())
         assert result.ok, f"seed {seed}: {scene.prompt()} from {start}: {result}"
-        assert abs(result.displacement.mean() - world.SPEEDS[scene.speed]) < 0.25, f"seed {seed}: {scene.prompt()}"
+        error = result.displacement - world.SPEEDS[scene.speed]
+        assert abs(error.mean()) < 0.02 and np.abs(error).max() < 1.5, f"seed {seed}: {scene.prompt()}: {error}"
