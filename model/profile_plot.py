@@ -46,7 +46,8 @@ def write_plot(path: Path, measurements: Sequence[Measured], parts: Sequence[str
                 panel.bar(range(len(shown)), shares, bottom=base, color=colour, label=part)
                 base = [low + share for low, share in zip(base, shares)]
             for place, found in enumerate(shown):
-                panel.text(place, 101, f"{1e3 * found.total:,.{0 if found.total >= 0.1 else 1}f} ms", ha="center", va="bottom", fontsize=8)
+                digits = 0 if found.total >= 0.1 else 1
+                panel.text(place, 101, f"{1e3 * found.total:,.{digits}f} ms", ha="center", va="bottom", fontsize=8)
             panel.set_xticks(range(len(shown)), [str(found.length) for found in shown])
             panel.set(title=f"{subject}\n{phase}", xlabel="tokens" if phase == "prefill" else "tokens before",
                       ylabel="share of time, %", ylim=(0, 112))
