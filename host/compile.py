@@ -18,7 +18,7 @@ import numpy as np
 import hw.layout
 from hw.config import PORT_BYTES, SLOTS, AcceleratorConfig
 from hw.isa import Instruction, Opcode
-from hw.layout import activation_bytes, output_bytes, pack_layer, scores_bytes
+from hw.layout import activation_bytes, layer_scale, output_bytes, pack_layer, scores_bytes
 from model.integer import MlpWeights
 from model.mx import BLOCK
 
@@ -53,8 +53,8 @@ def compile_layer(config: AcceleratorConfig, weights: MlpWeights) -> CompiledLay
             raise CompileError(f"{name} size {size} is more than the {limit * BLOCK} that preset {config.name!r} "
                                "holds; take a larger one")
     return CompiledLayer(
-        hidden=weights.hidden, intermediate=weights.intermediate, gate_scale=weights.gate.largest_scale,
-        up_scale=weights.up.largest_scale, down_scale=weights.down.largest_scale, stream=pack_layer(config, weights))
+        hidden=weights.hidden, intermediate=weights.intermediate, gate_scale=layer_scale(weights.gate),
+        up_scale=layer_scale(weights.up), down_scale=layer_scale(weights.down), stream=pack_layer(config, weights))
 
 
 def program(layer: CompiledLayer, offset: int, slots: int, heads: int) -> np.ndarray:

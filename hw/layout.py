@@ -20,7 +20,7 @@ import numpy as np
 
 from hw.config import CHUNK_BEATS, PORT_BYTES, ROWS_PER_PORT, AcceleratorConfig
 from model.integer import MlpWeights, MxMatrix
-from model.mx import BLOCK
+from model.mx import BLOCK, SCALE_NAN
 
 
 def round_up(value: int, unit: int) -> int:
@@ -31,6 +31,14 @@ def phase_beats(config: AcceleratorConfig, rows: int, blocks: int) -> int:
     """Beats (data and scale) per port of a phase with ``rows`` weight rows and ``blocks`` blocks of reduction."""
     data = round_up(rows, config.rows) // config.rows * blocks
     return data + -(-data // CHUNK_BEATS)
+
+
+def layer_scale(matrix: MxMatrix) -> int:
+    """Scale byte of a matrix in LAYER: 255 when one of its blocks is NaN, which makes every output of the layer NaN.
+
+    A core meets a NaN block of the down matrix only when earlier outputs have left; the stated scale tells it in time.
+    """
+    return SCALE_NAN if (matrix.scales == SCALE_NAN).any() else matrix.largest_scale
 
 
 def layer_beats(config: AcceleratorConfig, hidden: int, intermediate: int) -> int:

@@ -6,12 +6,11 @@ from cocotb.triggers import RisingEdge
 
 from hw.config import preset
 from hw.core import Core
-from hw.layout import layer_beats, pack_layer, phase_beats
+from hw.layout import layer_beats, layer_scale, pack_layer, phase_beats
 from hw.ops import Phase, Shape, WriteRequest, bind_op, drain_op, load_op, mac_op
 from model.integer import MlpWeights, MxMatrix, mlp
 from model.mx import BLOCK, SCALE_NAN
 from sim import bench, walk
-from sim.jobs import layer_scale
 
 CONFIG = preset("tiny")
 

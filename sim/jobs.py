@@ -10,6 +10,7 @@ from hw.isa import Instruction, Opcode
 from hw.layout import (
     activation_bytes,
     layer_beats,
+    layer_scale,
     output_bytes,
     pack_activations,
     pack_layer,
@@ -18,7 +19,7 @@ from hw.layout import (
 )
 from hw.registers import BY_NAME, CONTROL_START, COUNTERS, SOURCE_MASK, SOURCE_TAS, STATUS_ERROR, address
 from model.integer import MlpWeights, MxMatrix, mlp
-from model.mx import BLOCK, SCALE_NAN
+from model.mx import BLOCK
 
 PAGE = 4096
 
@@ -133,11 +134,6 @@ class Job:
         """Replay cache in ``memory``, uint8 of the ``slots * output_bytes`` from ``output_base`` on."""
         row = output_bytes(self.weights.hidden)
         return memory.reshape(self.slots, row)[:, :2 * self.weights.hidden].copy().view(np.uint16)
-
-
-def layer_scale(matrix: MxMatrix) -> int:
-    """Scale byte of a matrix in LAYER: 255 when one of its blocks is NaN, which makes every output NaN."""
-    return SCALE_NAN if (matrix.scales == SCALE_NAN).any() else matrix.largest_scale
 
 
 def encode(program: list[Instruction]) -> np.ndarray:
