@@ -27,7 +27,7 @@ def fingerprint(transformer: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(transformer.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().float().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
