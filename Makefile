@@ -15,7 +15,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
