@@ -21,7 +21,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The evidence table of the README (long: about an hour on 2 cores; resumes where it stopped).
+# The evidence table of the README (about half an hour on 2 cores; resumes where it stopped).
 table: $(INSTALLED)
 	$(BIN)/python -m host.table --out build/table
 
