@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from model.frames import FrameLayout
+from model.mx import BLOCK
 from model.vocabulary import WORDS
-
-MX_BLOCK = 32  # OCP MX v1.0: elements that share one scale
 
 
 class LayerSizes(Protocol):
@@ -142,8 +141,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("hidden", "intermediate"):
             value = getattr(self, name)
-            if value < MX_BLOCK or value % MX_BLOCK:
-                raise ValueError(f"{name} must be a positive multiple of {MX_BLOCK}, not {value!r}")
+            if value < BLOCK or value % BLOCK:
+                raise ValueError(f"{name} must be a positive multiple of {BLOCK}, not {value!r}")
         for name in ("layers", "heads", "text_vocab", "codebook"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")

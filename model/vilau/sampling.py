@@ -12,11 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from model.config import Sampling
 from model.sampling import Uniforms, inverse_cdf
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeSampling:
+class CodeSampling(Sampling):
     """How codes are drawn from guided logits ``u + cfg_scale * (c - u)``.
 
     Of the ``top_k`` most probable codes those stay whose more probable ones have less than ``top_p`` together.
@@ -29,12 +30,7 @@ class CodeSampling:
     top_p: float = 0.96
 
     def __post_init__(self) -> None:
-        if not self.cfg_scale >= 0:
-            raise ValueError(f"cfg_scale must be at least 0, not {self.cfg_scale!r}")
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature must be at least 0, not {self.temperature!r}")
-        if self.top_k < 1:
-            raise ValueError(f"top_k must be at least 1, not {self.top_k!r}")
+        Sampling.__post_init__(self)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p!r}")
 
