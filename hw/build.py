@@ -130,7 +130,8 @@ def _explain(summary: dict) -> str:
         found = f"vivado found ({summary['vivado']}), but " if summary["vivado"] else "vivado not found; also, "
         lines.append(f"{found}the bitstream flow is not part of this project yet. Left out for {summary['part']}: "
                      "synthesis, placement and routing, timing closure, utilisation and power, memory controllers and "
-                     "PCIe, the bitstream. The Verilog is complete and is what the simulated board runs.")
+                     "PCIe, the bitstream. The Verilog is complete, from the source that the simulated board runs in "
+                     "another preset.")
     else:
         lines.append("this board exists in simulation only: there is nothing to synthesise.")
     return "\n".join(lines)
