@@ -195,9 +195,13 @@ PRESETS = {
     "fastcar-64": ModelConfig(
         hidden=128, intermediate=384, layers=6, heads=4, codebook=2048, window=128,
         layout=FrameLayout(prelude=16, tokens_per_frame=64, frames=8, stride=64)),
+    "fastcar-64-wide": ModelConfig(
+        hidden=192, intermediate=576, layers=6, heads=6, codebook=2048, window=128,
+        layout=FrameLayout(prelude=16, tokens_per_frame=64, frames=8, stride=64)),
     "fastcar-256": ModelConfig(
         hidden=256, intermediate=704, layers=4, heads=8, codebook=2048, window=514,
         layout=FrameLayout(prelude=16, tokens_per_frame=256, frames=8, stride=257)),
 }
-"""``tiny`` for unit tests; ``fastcar-64`` is the trained model; ``fastcar-256`` has the paper's 256 tokens a frame
+"""``tiny`` for unit tests; ``fastcar-64`` is the trained model; ``fastcar-64-wide`` is 1.5 times as wide, for
+comparisons; ``fastcar-256`` has the paper's 256 tokens a frame
 and one separator, and is not trained."""
