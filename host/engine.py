@@ -15,7 +15,7 @@ from hw.isa import INSTRUCTION_BYTES
 from hw.layout import activation_bytes, output_bytes, pack_activations, scores_bytes
 from hw.registers import SOURCE_MASK, SOURCE_TAS
 from model.frames import FrameLayout
-from model.gates import Decision, tas_fixed, tas_threshold
+from model.gates import Decision
 from model.integer import MxMatrix, bf16_to_float
 from model.replay import StepResult
 
@@ -91,14 +91,15 @@ class BoardMlp:
             raise RuntimeError("step before begin; begin(rows, layout) starts a generation")
         if x.shape != (self._rows, self._hidden):
             raise ValueError(f"MLP inputs must be {[self._rows, self._hidden]} in this generation, not {list(x.shape)}")
-        if decision.eligible and decision.source == "tas":
-            assert decision.scores is not None and decision.threshold is not None  # Decision sees to it
-            self._score_words[:, :self._heads] = tas_fixed(decision.scores.numpy())
+        rule = decision.rule
+        if rule is not None and rule.tas_scores is not None and not (rule.change_threshold or rule.groups
+                                                                     or rule.max_age):
+            self._score_words[:, :self._heads] = rule.tas_scores
             self._board.write_memory(self._scores, self._score_words)
             self.driver.write("SOURCE", SOURCE_TAS)
-            self.driver.write("THRESHOLD", tas_threshold(decision.threshold, self._heads))
+            self.driver.write("THRESHOLD", rule.tas_threshold)
         else:
-            mask = _bits(decision.compute.numpy()) if decision.eligible and decision.compute is not None else self._all
+            mask = _bits(decision.compute.numpy()) if decision.eligible else self._all
             self.driver.write("SOURCE", SOURCE_MASK)
             self.driver.write("HOST_MASK", mask)
         where = self._cache[layer] + index * self._step_bytes

@@ -1,7 +1,7 @@
 """The replay gate that a user asked for."""
 
 from host.settings import Settings, SettingsError, json_number
-from model.gates import ChangeGate, DenseGate, Gate, TasGate
+from model.gates import ChangeGate, DenseGate, FloatChangeGate, Gate, TasGate
 from model.presets import load_presets
 from model.transformer import Transformer
 
@@ -27,13 +27,17 @@ def choose_gate(settings: Settings, transformer: Transformer) -> tuple[Gate, dic
     return build_gate(settings, (curve.threshold(settings.ratio),), transformer.config.layers)
 
 
-def build_gate(settings: Settings, thresholds: tuple[float, ...], layers: int) -> tuple[Gate, dict[str, object]]:
-    """The gate with ``thresholds``, one or one per layer, and a report. Raises SettingsError for another number."""
+def build_gate(settings: Settings, thresholds: tuple[float, ...], layers: int, *,
+               quantised: bool = True) -> tuple[Gate, dict[str, object]]:
+    """The gate with ``thresholds``, one or one per layer, and a report. Raises SettingsError for another number.
+
+    ``quantised``: the change gate compares MX codes, as a board does; else values of the model's own precision.
+    """
     if len(thresholds) not in (1, layers):
         raise SettingsError(f"{len(thresholds)} thresholds for a model of {layers} layers; "
                             "give one, or one per layer")
     given = thresholds if len(thresholds) > 1 else thresholds[0]
-    gate: Gate = ChangeGate(given, joint_pairs=settings.joint_pairs)
+    gate: Gate = (ChangeGate if quantised else FloatChangeGate)(given, joint_pairs=settings.joint_pairs)
     if settings.gate == "tas":
         gate = TasGate(given, joint_pairs=settings.joint_pairs, variant=settings.variant)
     report: dict[str, object] = {

@@ -102,7 +102,7 @@ def _gate(settings: Settings, layers: int) -> tuple[Gate, dict[str, object]]:
     if settings.threshold is None:
         raise SettingsError("replay ratios are calibrated for this project's own model only; give --threshold T "
                             "(with --gate tas --variant released, T = -4 is the authors' example), or --dense")
-    return build_gate(settings, settings.threshold, layers)
+    return build_gate(settings, settings.threshold, layers, quantised=False)
 
 
 def _device(name: str) -> torch.device:

@@ -8,6 +8,7 @@ result is stored beside the weights (model/presets.py).
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -20,14 +21,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from torch import Tensor
 
 from model import checkpoint, world
-from model.config import RunSizes
-from model.gates import THRESHOLD_GATES, Decision, Rows, Step
-from model.generate import LayerStep, generate
+from model.gates import THRESHOLD_GATES, Step, ThresholdGate
+from model.generate import generate
 from model.presets import Curve, PresetError, ReplayPresets, fingerprint, load_presets
 from model.transformer import Transformer
 
-NEVER = {"tas": np.inf, "change": -1.0}
-"""Threshold at which a gate never replays."""
 TARGETS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87)
 QUANTILES = (0.05, 0.2, 0.5, 0.8, 0.95)
 TOLERANCE = 0.01
@@ -47,60 +45,37 @@ def sample_prompts(count: int, seed: int) -> list[str]:
     return prompts
 
 
-def dense_statistic(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[int], name: str,
+MakeGate = Callable[[float], ThresholdGate]
+"""A gate with one threshold for all layers."""
+
+
+def dense_statistic(transformer: Transformer, make: MakeGate, prompts: Sequence[str], seeds: Sequence[int],
                     frames: int) -> np.ndarray:
-    """What gate ``name`` compares, in eligible steps of a generation without replay: float ``[layers, samples]``."""
-    gate = THRESHOLD_GATES[name](NEVER[name])
+    """What a gate compares, in eligible steps of a generation without replay: float ``[layers, samples]``."""
+    gate = make(0.0)
+    gate = make(gate.never)
+    gate.needs_scores = type(gate).needs_scores  # a threshold of infinity does without, but here they are looked at
     seen: list[list[np.ndarray]] = [[] for _ in range(transformer.config.layers)]
+    statistic = gate.statistic
 
-    def observe(item: LayerStep) -> None:
-        if item.step.eligible:
-            seen[item.layer].append(gate.statistic(item.layer, item.step, item.x, item.scores).numpy().copy())
+    def recorded(layer: int, step: Step, x: Tensor, scores: Tensor | None, residual: Tensor | None = None) -> Tensor:
+        value = statistic(layer, step, x, scores, residual)
+        seen[layer].append(value.numpy().copy())
+        return value
 
-    generate(transformer, prompts, seeds, frames=frames, gate=gate, observer=observe)
+    gate.statistic = recorded  # type: ignore[method-assign]
+    gate.video_thresholds = [gate.never] * len(prompts)
+    generate(transformer, prompts, seeds, frames=frames, gate=gate)
     return np.stack([np.concatenate(values) for values in seen])
 
 
-class SweepGate:
-    """A gate whose videos have a threshold each, so that one generation tries many.
-
-    Parameters
-    ----------
-    name : ``"tas"`` or ``"change"``
-    thresholds : sequence of :class:`float`
-        One per video.
-    joint_pairs : :class:`bool`
-        Whether guidance pairs decide together.
-    """
-
-    def __init__(self, name: str, thresholds: Sequence[float], joint_pairs: bool):
-        self._gate = THRESHOLD_GATES[name](NEVER[name])
-        self.name, self.needs_scores = name, type(self._gate).needs_scores
-        self._thresholds, self._joint_pairs = torch.tensor(thresholds, dtype=torch.float32), joint_pairs
-
-    def begin(self, config: RunSizes, rows: Rows) -> None:
-        self._gate.begin(config, rows)
-        self._pairs = rows.videos if self._joint_pairs and rows.guided else 0
-        self._limits = self._thresholds.repeat(rows.count // rows.videos)
-
-    def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
-        if not step.eligible:
-            return self._gate.decide(layer, step, x, scores)
-        value = self._gate.statistic(layer, step, x, scores)
-        replay = value >= self._limits if self.name == "tas" else value <= self._limits
-        if self._pairs:
-            replay = (replay[:self._pairs] & replay[self._pairs:]).repeat(2)
-        return Decision(source="mask", eligible=True, compute=~replay)
-
-    def update(self, layer: int, step: Step, x: Tensor, computed: Tensor) -> None:
-        self._gate.update(layer, step, x, computed)
-
-
-def sweep(transformer: Transformer, name: str, thresholds: Sequence[float], *, joint_pairs: bool,
-          prompts: Sequence[str], seeds: Sequence[int], frames: int) -> list[float]:
+def sweep(transformer: Transformer, make: MakeGate, thresholds: Sequence[float], *, prompts: Sequence[str],
+          seeds: Sequence[int], frames: int) -> list[float]:
     """Eligible replay ratio of each threshold over all prompts, measured in one generation."""
     count = len(thresholds)
-    gate = SweepGate(name, np.repeat(thresholds, len(prompts)).tolist(), joint_pairs)
+    gate = make(thresholds[0])
+    gate.needs_scores = type(gate).needs_scores
+    gate.video_thresholds = np.repeat(thresholds, len(prompts)).tolist()
     statistics = generate(transformer, list(prompts) * count, list(seeds) * count, frames=frames, gate=gate).statistics
     replayed = statistics.replayed[1:].reshape(-1, transformer.config.layers, statistics.rows.count // len(prompts)
                                                // count, count, len(prompts)).sum(axis=(0, 1, 2, 4))
@@ -135,28 +110,28 @@ def _between(points: Sequence[tuple[float, float]], target: float) -> float | No
     return t0 + (t1 - t0) * (target - r0) / (r1 - r0)
 
 
-def calibrate(transformer: Transformer, name: str, *, targets: Sequence[float] = TARGETS, joint_pairs: bool = False,
-              prompts: Sequence[str], seeds: Sequence[int], frames: int, statistic: np.ndarray | None = None,
-              on_round: Callable[[], None] = lambda: None) -> Curve:
+def calibrate(transformer: Transformer, name: str, make: MakeGate, *, targets: Sequence[float] = TARGETS,
+              joint_pairs: bool = False, prompts: Sequence[str], seeds: Sequence[int], frames: int,
+              statistic: np.ndarray | None = None, on_round: Callable[[], None] = lambda: None) -> Curve:
     """Measure the curve of one gate in generations of ``prompts``.
 
-    ``statistic``: that of :func:`dense_statistic`, if it is there already; ``on_round`` is called up to
-    :data:`ROUNDS` times.
+    ``name``, ``joint_pairs``: what the curve is called; ``make`` makes the gate. ``statistic``: that of
+    :func:`dense_statistic`, if it is there already; ``on_round`` is called up to :data:`ROUNDS` times.
     """
     if statistic is None:
-        statistic = dense_statistic(transformer, prompts, seeds, name, frames)
+        statistic = dense_statistic(transformer, make, prompts, seeds, frames)
 
     def measure(thresholds: list[float]) -> list[float]:
-        ratios = sweep(transformer, name, thresholds, joint_pairs=joint_pairs, prompts=prompts, seeds=seeds,
-                       frames=frames)
+        ratios = sweep(transformer, make, thresholds, prompts=prompts, seeds=seeds, frames=frames)
         on_round()
         return ratios
 
     # The quantiles would be the answer if replay changed nothing. Change grows along chains of replays beyond what
     # the dense run shows, so its upper end is doubled.
+    high = make(0.0).high_replays
     shares = [0.0, *sorted(targets), 1.0]
-    start = np.quantile(statistic, [1 - share if name == "tas" else share for share in shares])
-    if name == "change":
+    start = np.quantile(statistic[np.isfinite(statistic)], [1 - share if high else share for share in shares])
+    if not high:
         start[-1] *= 2
     return Curve(gate=name, joint_pairs=joint_pairs, points=tuple(solve(measure, sorted(targets), start.tolist())),
                  settings={"prompts": list(prompts), "seeds": list(seeds), "frames": frames,
@@ -213,11 +188,12 @@ def main(argv: list[str] | None = None) -> int:
         task = progress.add_task("dense", total=len(names) * (ROUNDS + 1))
         for name in names:
             progress.update(task, description=f"{name}: quantiles")
-            statistic = dense_statistic(transformer, prompts, seeds, name, frames)
+            make = functools.partial(THRESHOLD_GATES[name], joint_pairs=options.joint_pairs)
+            statistic = dense_statistic(transformer, make, prompts, seeds, frames)
             console.print(quantile_table(name, statistic), markup=False, highlight=False)
             progress.update(task, advance=1, description=f"{name}: thresholds")
-            curve = calibrate(transformer, name, targets=targets, joint_pairs=options.joint_pairs, prompts=prompts,
-                              seeds=seeds, frames=frames, statistic=statistic,
+            curve = calibrate(transformer, name, make, targets=targets, joint_pairs=options.joint_pairs,
+                              prompts=prompts, seeds=seeds, frames=frames, statistic=statistic,
                               on_round=lambda: progress.advance(task))
             progress.update(task, completed=(names.index(name) + 1) * (ROUNDS + 1))
             presets = presets.with_curve(curve)

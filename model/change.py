@@ -21,6 +21,7 @@ Sums are below 2**49 for 32,768 elements.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,7 +37,7 @@ THRESHOLD_BITS = 32
 
 
 def change_threshold(theta: float) -> int:
-    """Q of relative change ``theta``; saturates. Raises ValueError for a negative theta or NaN: those compare nothing."""
+    """Q of relative change ``theta``; saturates. Raises ValueError for NaN and below 0, where nothing replays."""
     if not theta >= 0:
         raise ValueError(f"theta must be at least 0, not {theta!r}; below 0 nothing replays and there is no rule")
     largest = (1 << THRESHOLD_BITS) - 1
@@ -44,7 +45,7 @@ def change_threshold(theta: float) -> int:
 
 
 def aligned(matrix: MxMatrix, largest: np.ndarray) -> np.ndarray:
-    """Codes with :data:`GUARD_BITS` more bits, shifted down to scale byte ``largest`` ``[rows]``: int64 ``[rows, n]``."""
+    """Codes with :data:`GUARD_BITS` more bits, shifted down to scale ``largest`` ``[rows]``: int64 ``[rows, n]``."""
     shift = np.minimum(largest[:, None] - matrix.scales.astype(np.int64), LONGEST_SHIFT)
     blocks = matrix.codes.astype(np.int64).reshape(*shift.shape, BLOCK) << GUARD_BITS
     return (blocks >> shift[:, :, None]).reshape(matrix.codes.shape)
@@ -59,10 +60,11 @@ def change_sums(x: MxMatrix, reference: MxMatrix) -> tuple[np.ndarray, np.ndarra
     return distance, norm, common - own
 
 
-def change_replays(x: MxMatrix, reference: MxMatrix, threshold: int) -> np.ndarray:
-    """Rows, bool ``[rows]``, that replay by the rule with Q = ``threshold``."""
+def change_replays(x: MxMatrix, reference: MxMatrix, threshold: int | Sequence[int]) -> np.ndarray:
+    """Rows, bool ``[rows]``, that replay by the rule with Q = ``threshold``, one or one per row."""
+    limits = [threshold] * len(x.codes) if isinstance(threshold, int) else threshold
     nan = (x.scales == SCALE_NAN).any(axis=1) | (reference.scales == SCALE_NAN).any(axis=1)
     # Products need up to 2**103: Python's integers have no limit.
-    return np.array([not bad and gap <= LONGEST_SHIFT and (d << (2 * gap + SQUARE_FRACTION_BITS)) <= threshold * n
-                     for d, n, gap, bad in zip(*(part.tolist() for part in change_sums(x, reference)), nan.tolist())],
-                    dtype=bool)
+    return np.array([not bad and gap <= LONGEST_SHIFT and (d << (2 * gap + SQUARE_FRACTION_BITS)) <= limit * n
+                     for d, n, gap, bad, limit in zip(*(part.tolist() for part in change_sums(x, reference)),
+                                                      nan.tolist(), limits, strict=True)], dtype=bool)

@@ -203,5 +203,4 @@ PRESETS = {
         layout=FrameLayout(prelude=16, tokens_per_frame=256, frames=8, stride=257)),
 }
 """``tiny`` for unit tests; ``fastcar-64`` is the trained model; ``fastcar-64-wide`` is 1.5 times as wide, for
-comparisons; ``fastcar-256`` has the paper's 256 tokens a frame
-and one separator, and is not trained."""
+comparisons; ``fastcar-256`` has the paper's 256 tokens a frame and one separator, and is not trained."""

@@ -82,10 +82,9 @@ class EachRun:
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None) -> Decision:
         masks = [torch.ones(self._rows, dtype=torch.bool)] * len(self._gates)
         if scores is not None:
-            decisions = [gate.decide(layer, step, inputs, part) for gate, inputs, part
-                         in zip(self._gates, x.split(self._rows), scores.split(self._rows))]
-            masks = [decision.compute for decision in decisions if decision.compute is not None]
-        return Decision(source="mask", eligible=step.eligible, compute=torch.cat(masks))
+            masks = [gate.decide(layer, step, inputs, part).compute for gate, inputs, part
+                     in zip(self._gates, x.split(self._rows), scores.split(self._rows))]
+        return Decision(eligible=step.eligible, compute=torch.cat(masks))
 
     def update(self, layer: int, step: Step, x: Tensor, computed: Tensor) -> None:
         pass

@@ -43,7 +43,7 @@ from torch import Tensor
 from model import checkpoint, world
 from model.config import ModelConfig
 from model.engine import IntegerMlp
-from model.gates import THRESHOLD_GATES, Decision, DenseGate, Gate, RandomGate, tas_fixed, tas_threshold
+from model.gates import THRESHOLD_GATES, Decision, DenseGate, Gate, RandomGate, ThresholdGate, tas_fixed
 from model.generate import LayerStep, generate
 from model.mx import quantize
 from model.presets import PresetError, fingerprint, load_presets
@@ -120,15 +120,16 @@ def record(transformer: Transformer, prompts: Sequence[str], seeds: Sequence[int
     steps = np.arange(len(arrays["computed"]))
     arrays["eligible"] = (steps >= config.layout.stride).astype(np.uint8)
     arrays["codes"] = result.codes.numpy()
-    by_score = bool(decisions) and decisions[0].source == "tas"
-    thresholds = [decisions[layer].comparison[1] for layer in range(config.layers)] if by_score else None
+    rules = [decisions[layer].rule for layer in range(config.layers)] if decisions else []
+    fixed = [rule.tas_threshold for rule in rules if rule is not None and rule.tas_scores is not None]
+    thresholds = gate.per_layer if fixed and isinstance(gate, ThresholdGate) else None
     manifest = {
         "format": FORMAT, "prompts": list(prompts), "seeds": list(seeds), "frames": frames,
         "sampling": dataclasses.asdict(config.sampling), "model": json.loads(config.to_json()),
         "fingerprint": fingerprint(transformer),
-        "gate": {"name": gate.name, "source": "tas" if by_score else "mask",
+        "gate": {"name": gate.name, "source": "tas" if thresholds else "mask",
                  "thresholds": [t if math.isfinite(t) else str(t) for t in thresholds] if thresholds else None,
-                 "thresholds_fixed": [tas_threshold(t, config.heads) for t in thresholds] if thresholds else None},
+                 "thresholds_fixed": fixed if thresholds else None},
         "replay_ratio_eligible": result.statistics.replay_ratio_eligible,
     }
     return Dump(manifest=manifest, arrays=arrays)

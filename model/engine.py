@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from model.frames import FrameLayout
-from model.gates import Decision, tas_replays
+from model.gates import Decision
 from model.integer import MlpWeights, MxMatrix, bf16_to_float
 from model.prepared import PreparedMlp
 from model.replay import ReplayingMlp, StepResult
@@ -44,7 +44,7 @@ def quantised_weights(transformer: Transformer) -> list[MlpWeights]:
 
 
 class IntegerMlp(ReplayingMlp):
-    """The integer model of ``model/integer.py``: MXINT8 in, BF16 out, scores compared as the board compares them."""
+    """The integer model of ``model/integer.py``: MXINT8 in, BF16 out."""
 
     def __init__(self, weights: list[MlpWeights]):
         super().__init__(len(weights), weights[0].hidden)
@@ -58,9 +58,3 @@ class IntegerMlp(ReplayingMlp):
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         inputs = MxMatrix.from_float(x.detach().numpy())
         return torch.from_numpy(bf16_to_float(self._mlps[layer](inputs).y))
-
-    def replays(self, decision: Decision) -> Tensor:
-        if decision.compute is not None:
-            return ~decision.compute
-        scores, threshold = decision.comparison
-        return torch.from_numpy(tas_replays(scores.numpy(), threshold))

@@ -82,6 +82,7 @@ class Decoder:
         self._window, self._in_cache = shape.window, positions == "cache"
         self._blocks = [cast(Block, block) for block in transformer.blocks]
         self._transformer, self._gate, self._engine, self._observer = transformer, gate, engine, observer
+        self._needs_residual = getattr(gate, "needs_residual", False)
         gate.begin(shape, rows)
         engine.begin(rows.count, config.layout)
 
@@ -112,7 +113,8 @@ class Decoder:
             attended, scores = self._attend(layer, block, step, tables, x)
             x = x + attended
             mlp_input = block.post_norm(x)
-            decision = self._gate.decide(layer, step, mlp_input, scores)
+            more = {"residual": x} if self._needs_residual else {}
+            decision = self._gate.decide(layer, step, mlp_input, scores, **more)
             result = self._engine.step(layer, step.index, mlp_input, decision)
             if self._observer is not None:
                 self._observer(LayerStep(layer=layer, step=step, x=mlp_input, scores=scores, decision=decision,

@@ -84,7 +84,7 @@ class ReplayingMlp(ABC):
         cached = self.ring.values[layer, index]
         if x.shape != cached.shape:
             raise ValueError(f"MLP inputs must be {list(cached.shape)} in this generation, not {list(x.shape)}")
-        computed = ~self.replays(decision).cpu() if decision.eligible else torch.ones(len(x), dtype=torch.bool)
+        computed = decision.compute.cpu() if decision.eligible else torch.ones(len(x), dtype=torch.bool)
         count = int(computed.sum())
         if count:
             self.calls += 1
@@ -100,10 +100,6 @@ class ReplayingMlp(ABC):
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         """The MLP itself: float32 ``[n, hidden]`` of ``x`` ``[n, hidden]``."""
 
-    @abstractmethod
-    def replays(self, decision: Decision) -> Tensor:
-        """Rows, bool ``[rows]``, that replay by an eligible decision."""
-
 
 class BlockStack(Protocol):
     """A transformer as :class:`FloatMlp` sees it: ``blocks`` of :class:`~model.transformer.Block`, and sizes."""
@@ -115,7 +111,7 @@ class BlockStack(Protocol):
 
 
 class FloatMlp(ReplayingMlp):
-    """The MLPs of a transformer in its own precision; temporal attention scores are compared in theirs."""
+    """The MLPs of a transformer in its own precision."""
 
     def __init__(self, transformer: BlockStack, *, dtype: torch.dtype = torch.float32,
                  device: torch.device | str = "cpu"):
@@ -124,9 +120,3 @@ class FloatMlp(ReplayingMlp):
 
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         return self._mlps[layer](x)
-
-    def replays(self, decision: Decision) -> Tensor:
-        if decision.compute is not None:
-            return ~decision.compute
-        scores, threshold = decision.comparison
-        return scores.mean(dim=1) >= threshold

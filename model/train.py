@@ -149,7 +149,8 @@ def parser() -> argparse.ArgumentParser:
     visual.set_defaults(command=train_visual_command)
     transformer = commands.add_parser("transformer", help="prompt to codes (an hour or more)",
                                       formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    transformer.add_argument("--preset", choices=["fastcar-64", "fastcar-64-wide"], default="fastcar-64", help="sizes of the model")
+    transformer.add_argument("--preset", choices=["fastcar-64", "fastcar-64-wide"], default="fastcar-64",
+                             help="sizes of the model")
     transformer.add_argument("--minutes", type=float, default=TransformerTraining.minutes,
                              help="time budget; the learning rate falls to zero at its end")
     transformer.add_argument("--batch", type=int, default=TransformerTraining.batch, help="clips per step")

@@ -13,6 +13,7 @@ from model.engine import IntegerMlp, quantised_weights
 from model.frames import FrameLayout
 from model.gates import ChangeGate, Decision, DenseGate, RandomGate, TasGate
 from model.generate import generate
+from model.replay import StepResult
 from model.transformer import Transformer
 
 SEED = 99
@@ -66,7 +67,7 @@ def test_the_host_obeys_the_index_bits_of_the_board(weights, tmp_path):
     engine = engine_on(Stubborn("tiny"), weights, tmp_path)
     engine.begin(2, FrameLayout(prelude=1, tokens_per_frame=1, frames=2, stride=1))
     x = torch.randn(2, 64, generator=torch.Generator().manual_seed(SEED))
-    nobody = Decision(source="mask", eligible=True, compute=torch.zeros(2, dtype=torch.bool))
+    nobody = Decision(eligible=True, compute=torch.zeros(2, dtype=torch.bool))
     result = engine.step(0, 0, x, nobody)
     assert result.computed.tolist() == [True, False]
     assert result.y[0].abs().sum() > 0 and (result.y[1] == 0).all()
@@ -98,7 +99,7 @@ def test_prefill_of_more_tokens_than_slots(weights, board, tmp_path):
 
 def test_wrong_use_is_refused(weights, board, tmp_path):
     engine = engine_on(board, weights, tmp_path)
-    decision = Decision(source="mask", eligible=False, compute=torch.ones(1, dtype=torch.bool))
+    decision = Decision(eligible=False, compute=torch.ones(1, dtype=torch.bool))
     with pytest.raises(RuntimeError, match="step before begin"):
         engine.step(0, 0, torch.zeros(1, 64), decision)
     engine.begin(1, PRESETS["tiny"].layout)
@@ -120,23 +121,23 @@ def test_a_difference_in_a_step_names_layer_step_slot_and_values(weights, board,
     engine, golden = engine_on(board, weights, tmp_path), IntegerMlp(weights)
     verified = VerifiedMlp(engine, golden)
     verified.begin(2, PRESETS["tiny"].layout)
-    compute = Decision(source="mask", eligible=True, compute=torch.tensor([True, True]))
+    compute = Decision(eligible=True, compute=torch.tensor([True, True]))
     x = torch.randn(2, 64, generator=torch.Generator().manual_seed(SEED))
     verified.step(0, 0, x, compute)
     assert verified.compared == 128
     golden.ring.values[0, 0, 1, 7] = 3.0
-    replay = Decision(source="mask", eligible=True, compute=torch.tensor([False, False]))
+    replay = Decision(eligible=True, compute=torch.tensor([False, False]))
     with pytest.raises(VerifyError, match=r"layer 0, step 1 \(frame 0, index 0\), slot 1, element 7: .*3\.0"):
         verified.step(0, 0, x, replay)
 
 
 def test_a_difference_in_the_index_bits_is_found(weights, board, tmp_path):
     class Contrary(IntegerMlp):
-        def replays(self, decision: Decision) -> torch.Tensor:
-            return ~super().replays(decision)
+        def step(self, layer: int, index: int, x: torch.Tensor, decision: Decision) -> StepResult:
+            return super().step(layer, index, x, Decision(eligible=True, compute=~decision.compute))
 
     verified = VerifiedMlp(engine_on(board, weights, tmp_path), Contrary(weights))
     verified.begin(2, PRESETS["tiny"].layout)
-    decision = Decision(source="mask", eligible=True, compute=torch.tensor([True, True]))
+    decision = Decision(eligible=True, compute=torch.tensor([True, True]))
     with pytest.raises(VerifyError, match="slot 0: the board computed, the golden model replayed"):
         verified.step(0, 0, torch.ones(2, 64), decision)

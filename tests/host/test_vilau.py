@@ -98,7 +98,7 @@ def test_a_dry_run_of_our_own_model_counts_what_is_held(run, model_folder, tmp_p
     generation.generate(transformer, [OWN_PROMPT], [0], frames=3, gate=gate, engine=engine, window=window,
                         positions=positions)
     assert report["kv_bytes"] == held[0].size_bytes
-    assert report["replay_bytes"] == engine.ring.size_bytes + gate._reference.numel() * 4
+    assert report["replay_bytes"] == engine.ring.size_bytes + gate.reference_bytes
     assert report["parameters_used"] == sum(p.numel() for m in (transformer, visual) for p in m.parameters())
     assert own_plan(config, transformer, visual, rows=2, frames=3, window=window, positions=positions,
                     reference_inputs=False).replay_bytes == engine.ring.size_bytes

@@ -1,12 +1,13 @@
 """Calibration: the solver, curves, presets on disk, and a real one on a random model."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 
 from model import calibrate, checkpoint, world
-from model.gates import THRESHOLD_GATES
+from model.gates import THRESHOLD_GATES, FloatChangeGate, TasGate
 from model.generate import generate
 from model.presets import Curve, PresetError, ReplayPresets, fingerprint, load_presets
 from model.visual import VisualConfig, VisualTokenizer
@@ -38,8 +39,8 @@ def test_solver_takes_the_nearest_where_a_target_is_out_of_reach():
 def test_sweep_is_one_generation_per_threshold(name, joint):
     transformer = random_model()
     thresholds = {"tas": [-0.5, 0.0, np.inf], "change": [0.5, 1.0, 1.2]}[name]
-    swept = calibrate.sweep(transformer, name, thresholds, joint_pairs=joint, prompts=PROMPTS, seeds=[1, 2, 3, 4],
-                            frames=3)
+    make = functools.partial(THRESHOLD_GATES[name], joint_pairs=joint)
+    swept = calibrate.sweep(transformer, make, thresholds, prompts=PROMPTS, seeds=[1, 2, 3, 4], frames=3)
     single = [generate(transformer, PROMPTS, [1, 2, 3, 4], frames=3,
                        gate=THRESHOLD_GATES[name](threshold, joint_pairs=joint)).statistics.replay_ratio_eligible
               for threshold in thresholds]
@@ -49,11 +50,11 @@ def test_sweep_is_one_generation_per_threshold(name, joint):
 @pytest.mark.parametrize("name, joint", [("tas", False), ("change", True)])
 def test_calibrated_thresholds_reach_their_ratio(name, joint):
     transformer = random_model()
-    curve = calibrate.calibrate(transformer, name, targets=[0.3, 0.6], joint_pairs=joint, prompts=PROMPTS,
+    make = functools.partial(THRESHOLD_GATES[name], joint_pairs=joint)
+    curve = calibrate.calibrate(transformer, name, make, targets=[0.3, 0.6], joint_pairs=joint, prompts=PROMPTS,
                                 seeds=[1, 2, 3, 4], frames=4)
     assert [ratio for ratio, _ in curve.points] == pytest.approx([0.3, 0.6], abs=0.04)
-    gate = THRESHOLD_GATES[name](curve.points[1][1], joint_pairs=joint)
-    again = generate(transformer, PROMPTS, [1, 2, 3, 4], frames=4, gate=gate)
+    again = generate(transformer, PROMPTS, [1, 2, 3, 4], frames=4, gate=make(curve.points[1][1]))
     assert again.statistics.replay_ratio_eligible == pytest.approx(curve.points[1][0], abs=0.01)
 
 
@@ -68,8 +69,8 @@ def test_statistic_is_what_the_gate_compares():
                 scores.append(item.scores.mean(dim=1).numpy())
 
     generate(transformer, PROMPTS[:2], [1, 2], frames=3, observer=observe)
-    tas, change = (calibrate.dense_statistic(transformer, PROMPTS[:2], [1, 2], name, frames=3)
-                   for name in ("tas", "change"))
+    tas, change = (calibrate.dense_statistic(transformer, make, PROMPTS[:2], [1, 2], frames=3)
+                   for make in (TasGate, FloatChangeGate))
     assert tas.shape == change.shape == (2, 31 * 4)
     np.testing.assert_allclose(tas[1], np.concatenate(scores), rtol=1e-5)
     # Without replay the reference is the input one frame earlier.

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from model.config import PRESETS
 from model.engine import IntegerMlp, quantised_weights
-from model.gates import ChangeGate, Decision, TasGate
+from model.gates import ChangeGate, Rows, Step, TasGate
 from model.generate import generate
 from model.integer import MlpWeights, MxMatrix, mlp
 from model.mx import SCALE_NAN
@@ -43,12 +44,14 @@ def test_integer_generation_is_deterministic_and_independent_of_the_batch():
 
 
 def test_scores_are_compared_in_fixed_point():
-    """Half an LSB below the threshold rounds up to it: the board replays, float arithmetic does not."""
-    transformer = random_model()
+    """Half an LSB below the threshold rounds up to it: the row replays, in float arithmetic it would not."""
+    config = PRESETS["tiny"]
+    gate = TasGate(1.0)
+    gate.begin(config, Rows(seeds=(0,), guided=False))
     scores = torch.full((1, 2), 1.0 - 2.0 ** -18)
-    decision = Decision(source="tas", eligible=True, scores=scores, threshold=1.0)
-    assert IntegerMlp.of(transformer).replays(decision).tolist() == [True]
-    assert FloatMlp(transformer).replays(decision).tolist() == [False]
+    decision = gate.decide(0, Step.at(config.layout.stride, config.layout), torch.zeros(1, config.hidden), scores)
+    assert not decision.compute.item() and not (scores.mean() >= 1.0).item()
+    assert decision.rule.tas_scores.sum() >= decision.rule.tas_threshold
 
 
 def spread(rng: np.random.Generator, shape: tuple[int, int], octaves: float) -> MxMatrix:

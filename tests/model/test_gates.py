@@ -11,8 +11,8 @@ from model import vocabulary
 from model.config import PRESETS
 from model.gates import (
     ChangeGate,
-    Decision,
     DenseGate,
+    FloatChangeGate,
     RandomGate,
     Rows,
     Step,
@@ -28,7 +28,7 @@ from tests.model.small import PROMPTS, SEPARATED, random_model
 
 
 @pytest.mark.parametrize("config", [PRESETS["tiny"], SEPARATED], ids=["tiny", "separators"])
-@pytest.mark.parametrize("name, gate", [("tas", TasGate), ("change", ChangeGate)])
+@pytest.mark.parametrize("name, gate", [("tas", TasGate), ("change", FloatChangeGate)])
 def test_gate_decides_as_the_definition_with_full_history(config, name, gate):
     transformer = random_model(config)
     layout = config.layout
@@ -92,7 +92,7 @@ def test_a_joint_pair_replays_only_if_both_rows_would(gate):
         for item in (single, joint):
             item.update(0, Step(number=index, frame=0, index=index), first, torch.ones(6, dtype=torch.bool))
         step = Step(number=16 + index, frame=1, index=index)
-        alone = FloatMlp(random_model()).replays(single.decide(0, step, second, scores))
+        alone = ~single.decide(0, step, second, scores).compute
         pair = ~joint.decide(0, step, second, scores).compute
         assert torch.equal(pair, (alone[:3] & alone[3:]).repeat(2))
         mixed += int((alone[:3] != alone[3:]).sum())
@@ -148,12 +148,3 @@ def test_fixed_comparison_against_fractions():
         got = tas_replays(scores, threshold)
         assert got.tolist() == expected, f"seed {seed}, threshold {threshold}"
     assert tas_replays(np.full((1, 6), 0.25), 0.25).all(), "equal replays"
-
-
-def test_decision_says_what_it_lacks():
-    with pytest.raises(ValueError, match="source must be 'mask' or 'tas', not 'both'"):
-        Decision(source="both", eligible=True)
-    with pytest.raises(ValueError, match="a mask decision needs compute"):
-        Decision(source="mask", eligible=True)
-    with pytest.raises(ValueError, match="a tas decision needs scores and threshold"):
-        Decision(source="tas", eligible=True, threshold=1.0)

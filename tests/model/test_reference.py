@@ -31,7 +31,7 @@ class RecordedGate:
         pass
 
     def decide(self, layer, step, x, scores):
-        return Decision(source="mask", eligible=step.eligible, compute=~self.skip[layer, step.number])
+        return Decision(eligible=step.eligible, compute=~self.skip[layer, step.number])
 
     def update(self, layer, step, x, computed):
         pass

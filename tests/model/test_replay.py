@@ -14,7 +14,7 @@ ALL = torch.ones(2, dtype=torch.bool)
 
 
 def mask(*compute: int) -> Decision:
-    return Decision(source="mask", eligible=True, compute=torch.tensor(compute, dtype=torch.bool))
+    return Decision(eligible=True, compute=torch.tensor(compute, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("gate", [TasGate(math.inf), ChangeGate(-1.0), RandomGate(0.0)], ids=lambda gate: gate.name)
@@ -74,7 +74,7 @@ def test_ineligible_computes_whatever_the_mask_says():
     transformer = random_model()
     engine = FloatMlp(transformer)
     engine.begin(2, transformer.config.layout)
-    decision = Decision(source="mask", eligible=False, compute=~ALL)
+    decision = Decision(eligible=False, compute=~ALL)
     assert engine.step(0, 0, torch.ones(2, 64), decision).computed.all()
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from model.gates import ChangeGate, TasGate
+from model.gates import FloatChangeGate, TasGate
 from model.replay import FloatMlp
 from model.vilau import generate as generation
 from model.vilau.config import read_config
@@ -33,10 +33,10 @@ def test_plan_is_what_is_held(folder, model, tokenizer, monkeypatch, window):
 
 
 def test_the_change_gate_keeps_reference_inputs(folder, model, tokenizer):
-    gate = ChangeGate(0.5)
+    gate = FloatChangeGate(0.5)
     generation.generate(model, tokenizer, PROMPTS, [1, 2], gate=gate)
     assert plan(read_config(folder), rows=4, prompt_tokens=9, reference_inputs=True).replay_bytes == (
-        2 * gate._reference.numel() * 4)
+        2 * gate.reference_bytes)
 
 
 def test_narrow_types_and_what_does_not_fit(folder):
