@@ -92,7 +92,7 @@ class BoardMlp:
         if x.shape != (self._rows, self._hidden):
             raise ValueError(f"MLP inputs must be {[self._rows, self._hidden]} in this generation, not {list(x.shape)}")
         rule = decision.rule
-        if rule is not None and rule.tas_scores is not None and not (rule.change_threshold or rule.groups
+        if rule is not None and rule.tas_scores is not None and not (rule.change_thresholds or rule.groups
                                                                      or rule.max_age):
             self._score_words[:, :self._heads] = rule.tas_scores
             self._board.write_memory(self._scores, self._score_words)

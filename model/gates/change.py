@@ -28,13 +28,19 @@ class ChangeGate(ThresholdGate):
     joint_pairs, max_age : see :class:`~model.gates.threshold.ThresholdGate`
     weights : sequence of :class:`float` or None
         One per layer, multiplies its threshold: what a change in it matters less than in others.
+    unconditional : :class:`float`
+        Multiplies the threshold of unconditional rows. Guidance of scale s adds s times the conditional and 1 - s times
+        the unconditional logits, so that errors of the latter matter less.
     """
 
     name = "change"
 
     def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, max_age: int = 0,
-                 weights: Sequence[float] | None = None):
+                 weights: Sequence[float] | None = None, unconditional: float = 1.0):
         super().__init__(thresholds, joint_pairs, max_age=max_age)
+        if not unconditional > 0:
+            raise ValueError(f"unconditional must be positive, not {unconditional!r}")
+        self._unconditional = unconditional
         if weights is not None and not all(weight > 0 for weight in weights):
             raise ValueError(f"weights must be positive, not {list(weights)!r}")
         self._weights = None if weights is None else tuple(weights)
@@ -44,9 +50,10 @@ class ChangeGate(ThresholdGate):
         weights = (1.0,) * config.layers if self._weights is None else self._weights
         if len(weights) != config.layers:
             raise ValueError(f"{len(weights)} weights for {config.layers} layers")
-        self._scale = weights
-        self._quotients = [change_threshold(theta * weight) if theta >= 0 else None
-                        for theta, weight in zip(self.per_layer, weights)]
+        twin = np.arange(rows.count) >= rows.videos
+        self._scale = np.multiply.outer(weights, np.where(twin, self._unconditional, 1.0))  # [layers, rows]
+        self._quotients = [tuple(change_threshold(theta * scale) for scale in row.tolist()) if theta >= 0 else None
+                           for theta, row in zip(self.per_layer, self._scale)]
         shape = (config.layers, config.layout.stride, rows.count)
         self._codes = np.zeros((*shape, config.hidden), dtype=np.int8)
         self._scales = np.zeros((*shape, config.hidden // 32), dtype=np.uint8)
@@ -67,7 +74,7 @@ class ChangeGate(ThresholdGate):
 
     def rule(self, layer: int, scores: Tensor | None) -> Rule | None:
         limit = self._quotients[layer]
-        return None if limit is None else Rule(change_threshold=limit)
+        return None if limit is None else Rule(change_thresholds=limit)
 
     def update(self, layer: int, step: Step, x: Tensor, computed: Tensor) -> None:
         super().update(layer, step, x, computed)

@@ -51,4 +51,4 @@ class TasAndChangeGate(ChangeGate):
         tas, change = self._tas.rule(layer, scores), super().rule(layer, scores)
         if tas is None or change is None:
             return None
-        return dataclasses.replace(tas, change_threshold=change.change_threshold)
+        return dataclasses.replace(tas, change_thresholds=change.change_thresholds)

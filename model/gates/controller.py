@@ -11,7 +11,7 @@ from torch import Tensor
 from model.change import change_replays, change_threshold
 from model.config import RunSizes
 from model.gates.change import ChangeGate, quantised
-from model.gates.decision import Rows, Rule, Step
+from model.gates.decision import Decision, Rows, Rule, Step
 
 TARGETS = ("ratio", "budget")
 
@@ -39,8 +39,9 @@ class ControlledGate(ChangeGate):
 
     def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, target: float,
                  signal: str = "ratio", layer_groups: Sequence[int] | None = None, gain: float = 1.0,
-                 rate: float = 1.25, span: float = 4.0, max_age: int = 0, weights: Sequence[float] | None = None):
-        super().__init__(thresholds, joint_pairs, max_age=max_age, weights=weights)
+                 rate: float = 1.25, span: float = 4.0, max_age: int = 0, weights: Sequence[float] | None = None,
+                 unconditional: float = 1.0):
+        super().__init__(thresholds, joint_pairs, max_age=max_age, weights=weights, unconditional=unconditional)
         if signal not in TARGETS:
             raise ValueError(f"signal must be one of {', '.join(TARGETS)}, not {signal!r}")
         if not 0 < target < (1 if signal == "ratio" else np.inf):
@@ -72,7 +73,7 @@ class ControlledGate(ChangeGate):
         self._count = np.zeros(len(self._factor), dtype=np.int64)
 
     def decide(self, layer: int, step: Step, x: Tensor, scores: Tensor | None,
-               residual: Tensor | None = None):  # noqa: D102
+               residual: Tensor | None = None) -> Decision:
         if step.frame != self._frame:
             self._control()
             self._frame = step.frame
@@ -81,25 +82,21 @@ class ControlledGate(ChangeGate):
             replayed = ~decision.compute.numpy()
             spent = replayed.astype(float)
             if self._signal == "budget":
-                value = (self.statistic(layer, step, x, scores) * self._scale[layer]).numpy()
+                value = self.statistic(layer, step, x, scores).numpy() * self._scale[layer]
                 spent = np.where(replayed, value, 0.0)
             self._sum[layer] += spent.reshape(-1, self._videos).mean(axis=0)
             self._count[layer] += 1
         return decision
 
     def replays(self, layer: int, step: Step, x: Tensor, scores: Tensor | None, residual: Tensor | None) -> Tensor:
-        limits = self._limits_now(layer)
-        return torch.from_numpy(change_replays(quantised(x), self._reference(layer, step),
-                                               [limits[video] for video in self._video]))
+        return torch.from_numpy(change_replays(quantised(x), self._reference(layer, step), self._limits_now(layer)))
 
     def rule(self, layer: int, scores: Tensor | None) -> Rule | None:
-        # A board has one threshold a job: videos that share one share the rows' thresholds.
-        limits = set(self._limits_now(layer))
-        return Rule(change_threshold=limits.pop()) if len(limits) == 1 else None
+        return Rule(change_thresholds=self._limits_now(layer))
 
-    def _limits_now(self, layer: int) -> list[int]:
-        theta = self.per_layer[layer] * self._scale[layer]
-        return [change_threshold(theta * factor) for factor in self._factor[layer].tolist()]
+    def _limits_now(self, layer: int) -> tuple[int, ...]:
+        theta = self.per_layer[layer] * self._scale[layer] * self._factor[layer, self._video]
+        return tuple(change_threshold(value) for value in theta.tolist())
 
     def _control(self) -> None:
         """End of a frame: one step of the controller."""

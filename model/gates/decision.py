@@ -61,8 +61,8 @@ class Rule:
     ----------
     tas_scores : int32 ``[rows, heads]`` or None
         Per-head scores with 16 fraction bits; a row may replay if their sum is at least ``tas_threshold``.
-    change_threshold : :class:`int` or None
-        Q of model/change.py; a row may replay if its input is that near to its reference.
+    change_thresholds : tuple of :class:`int` or None
+        Q of model/change.py for every row, which may replay if its input is that near to its reference.
     forced : bool ``[rows]`` or None
         Rows that compute whatever else holds.
     groups : tuple of :class:`int`
@@ -75,7 +75,7 @@ class Rule:
 
     tas_scores: np.ndarray | None = None
     tas_threshold: int = 0
-    change_threshold: int | None = None
+    change_thresholds: tuple[int, ...] | None = None
     forced: Tensor | None = None
     groups: tuple[int, ...] = ()
     max_age: int = 0
