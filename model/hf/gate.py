@@ -1,6 +1,6 @@
 """What the gates compare, and which rows replay by it.
 
-Source: FastCar (arXiv:2505.14709), eq. 5; the change gate is this project's (model/gates.py).
+Source: FastCar (arXiv:2505.14709), eq. 5; the change gate is this project's (model/gates/).
 """
 
 from __future__ import annotations
