@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,7 +41,7 @@ def over_frames(name: str, panels: dict[str, list[Result]], controls: Sequence[R
         panel.set_title(title, fontsize=9)
         panel.set_xlabel("frame")
         panel.grid(alpha=0.3)
-    axes[0].set_ylabel(ABOUT[name], fontsize=8)
+    axes[0].set_ylabel(textwrap.fill(ABOUT[name], 34), fontsize=8)
     _legend(figure, axes)
     return figure
 
@@ -102,7 +103,8 @@ def ages(results: Sequence[Result], gates: Sequence[str]) -> Figure:
                 found = np.flatnonzero(counts)
                 panel.plot(found, counts[found] / counts.sum(), color=shown[result.run.gate], label=result.run.gate,
                            marker=".", markersize=3, linewidth=1)
-        panel.set(title=f"replay {target:.0%}", xlabel="age, frames", yscale="log", xscale="log")
+        panel.set(xlabel="age, frames", yscale="log", xscale="log")
+        panel.set_title(f"replay {target:.0%}", fontsize=9)
         panel.grid(alpha=0.3)
     axes[0].set_ylabel("share of replayed row steps")
     _legend(figure, axes)
