@@ -12,7 +12,7 @@ GATES = ("tas", "change")
 VARIANTS = ("paper", "released", "cosine")
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GATE = "change"
-DEFAULT_RATIO = 0.5
+DEFAULT_RATIO = 0.65
 """Share of eligible row steps that replay unless the user says otherwise. Objects still move (README, evidence)."""
 
 

@@ -30,7 +30,7 @@ TARGETS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87)
 QUANTILES = (0.05, 0.2, 0.5, 0.8, 0.95)
 TOLERANCE = 0.01
 """A threshold is good enough when its ratio is this near to the target."""
-ROUNDS = 4
+ROUNDS = 8
 """Most generations spent on one curve, each of which tries a threshold for every target."""
 
 

@@ -14,6 +14,9 @@ from model.gates.decision import Rows, Rule, Step
 from model.gates.threshold import ThresholdGate
 from model.integer import MxMatrix
 
+UNCONDITIONAL = 2.0
+"""How much more an unconditional row may change before it computes; 1 treats all rows alike."""
+
 
 class ChangeGate(ThresholdGate):
     """``|x - x_ref| <= theta |x|`` on MX codes: the exact integer rule of model/change.py, as a board computes it.
@@ -36,7 +39,7 @@ class ChangeGate(ThresholdGate):
     name = "change"
 
     def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, max_age: int = 0,
-                 weights: Sequence[float] | None = None, unconditional: float = 1.0):
+                 weights: Sequence[float] | None = None, unconditional: float = UNCONDITIONAL):
         super().__init__(thresholds, joint_pairs, max_age=max_age)
         if not unconditional > 0:
             raise ValueError(f"unconditional must be positive, not {unconditional!r}")

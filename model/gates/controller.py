@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.change import change_replays, change_threshold
 from model.config import RunSizes
-from model.gates.change import ChangeGate, quantised
+from model.gates.change import UNCONDITIONAL, ChangeGate, quantised
 from model.gates.decision import Decision, Rows, Rule, Step
 
 TARGETS = ("ratio", "budget")
@@ -40,7 +40,7 @@ class ControlledGate(ChangeGate):
     def __init__(self, thresholds: float | Sequence[float], joint_pairs: bool = False, *, target: float,
                  signal: str = "ratio", layer_groups: Sequence[int] | None = None, gain: float = 1.0,
                  rate: float = 1.25, span: float = 4.0, max_age: int = 0, weights: Sequence[float] | None = None,
-                 unconditional: float = 1.0):
+                 unconditional: float = UNCONDITIONAL):
         super().__init__(thresholds, joint_pairs, max_age=max_age, weights=weights, unconditional=unconditional)
         if signal not in TARGETS:
             raise ValueError(f"signal must be one of {', '.join(TARGETS)}, not {signal!r}")

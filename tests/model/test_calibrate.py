@@ -53,7 +53,7 @@ def test_calibrated_thresholds_reach_their_ratio(name, joint):
     make = functools.partial(THRESHOLD_GATES[name], joint_pairs=joint)
     curve = calibrate.calibrate(transformer, name, make, targets=[0.3, 0.6], joint_pairs=joint, prompts=PROMPTS,
                                 seeds=[1, 2, 3, 4], frames=4)
-    assert [ratio for ratio, _ in curve.points] == pytest.approx([0.3, 0.6], abs=0.04)
+    assert [ratio for ratio, _ in curve.points] == pytest.approx([0.3, 0.6], abs=0.06)
     again = generate(transformer, PROMPTS, [1, 2, 3, 4], frames=4, gate=make(curve.points[1][1]))
     assert again.statistics.replay_ratio_eligible == pytest.approx(curve.points[1][0], abs=0.01)
 
