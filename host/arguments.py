@@ -39,15 +39,19 @@ def parser(commands: Mapping[str, Callable]) -> argparse.ArgumentParser:
         "generate": "generate videos from prompts",
         "info": "show identification, configuration and capabilities of a board",
         "board-test": "write and read memory, run a random job, compare with the golden model",
+        "doctor": "find out why a board cannot be used, and what to do next",
+        "bench-link": "measure round trips of registers and transfer rates of memory",
     }
-    for name, add in (("generate", _add_generate), ("info", lambda command: None), ("board-test", _add_board_test)):
+    for name, add in (("generate", _add_generate), ("info", lambda command: None), ("board-test", _add_board_test),
+                      ("doctor", _add_doctor), ("bench-link", _add_bench_link)):
         command = subparsers.add_parser(name, help=texts[name], description=texts[name].capitalize() + ".",
                                         epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
         command.set_defaults(run=commands[name])
         add(command)
         command.add_argument("--board", metavar="|".join(BOARDS),
-                             help="sim: the RTL under Verilator, compiled on first use; "
-                                  "golden: the integer model (default sim)")
+                             help="sim: the RTL under Verilator, compiled on first use; golden: the integer model; "
+                                  "xdma or xdma:N: the PCIe card behind /dev/xdmaN_* "
+                                  f"(default {'xdma' if name == 'doctor' else 'sim'})")
         command.add_argument("--preset", default="sim", metavar="|".join(PRESETS),
                              help="accelerator configuration of the board (default sim)")
         command.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
@@ -111,6 +115,20 @@ def _add_board_test(command: argparse.ArgumentParser) -> None:
     add("--intermediate", type=int, default=256, help="intermediate size of the job, multiple of 32 (default 256)")
     add("--rows", type=int, default=5, help="rows of the job, 1..32; a quarter of them replays (default 5)")
     add("--seed", type=int, default=0, help="of the random data (default 0)")
+
+
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    command.description = ("Look at all that lies between a card and this program, from the PCIe slot up: device,\n"
+                           "driver, secure boot, binding, link width and speed, nodes, permissions, bitstream.\n"
+                           "Each line says what was found; a problem comes with the next step. Exit code 5 if there is one.")
+
+
+def _add_bench_link(command: argparse.ArgumentParser) -> None:
+    command.description = ("Measure round trips of register accesses and transfer rates of memory, as the rest of\n"
+                           "this program sees them. Overwrites the start of the board's memory.")
+    command.add_argument("--seconds", type=float, default=0.2, metavar="S",
+                         help="time per figure, once at least (default 0.2)")
+    command.add_argument("--seed", type=int, default=0, help="of the random data (default 0)")
 
 
 def _numbers(text: str) -> tuple[float, ...]:

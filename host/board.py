@@ -22,11 +22,13 @@ class Board(Protocol):
     Attributes
     ----------
     kind : :class:`str`
-        What stands behind the interface, for reports: ``"simulated (Verilator RTL)"``, ``"golden (integer model)"``.
+        What stands behind the interface, for reports: ``"simulated (Verilator RTL)"``, ``"golden (integer model)"``,
+        ``"XDMA card 0"``.
     config : :class:`~hw.config.AcceleratorConfig`
         Sizes that the board was built with. The identification registers say the same, or it is another build.
     cycles : :class:`int`
-        Clock cycles since the board was opened, register accesses included; 0 for ever on a board without a clock.
+        Clock cycles since the board was opened, register accesses included; 0 for ever where there is no clock, or
+        nobody counts it outside of jobs.
     """
 
     kind: str

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from host.arguments import BOARD, DIFFERENT, INTERRUPTED, MODEL, OUTPUT, USAGE, parser
 from host.board import Board, BoardError
-from host.boards import open_board
+from host.boards import check_tools, open_board, split
 from host.settings import Settings, SettingsError
 from host.video import OutputError
 
@@ -99,7 +99,8 @@ def _summary(stats: dict[str, Any]) -> str:
     if "board" not in stats:
         steps = stats["mlp_calls"] + stats["mlp_skips"]
         return f"{start}{stats['mlp_skips']} of {steps} layer steps without MLP, {end}"
-    label = "simulated cycles" if stats["board"]["simulated"] else "cycles (the golden board has no clock)"
+    label = {"sim": "simulated cycles", "golden": "cycles (the golden board has no clock)",
+             "xdma": "cycles"}[split(stats["settings"]["board"])[0]]
     return f"{start}{stats['cycles']} {label}, {stats['weight_bytes']} weight bytes, {end}"
 
 
@@ -134,6 +135,47 @@ def _board_test(options: argparse.Namespace, console: Console) -> tuple[dict[str
     return report, 0
 
 
+def _doctor(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], int]:
+    from host.doctor import OK, PROBLEM, Finding, diagnose
+    options.board = options.board or "xdma"
+    kind, card = _named(options.board)
+    if kind == "xdma":
+        findings = list(diagnose(card, lambda: _board(options)))
+    else:
+        try:
+            check_tools(kind)
+            findings = [Finding("tools", OK, "all that this board needs is here")]
+        except BoardError as error:
+            findings = [Finding("tools", PROBLEM, str(error), "install what is missing")]
+    report = {"board": options.board, "findings": [finding.to_dict() for finding in findings],
+              "usable": all(finding.state != PROBLEM for finding in findings)}
+    if not options.json:
+        for finding in findings:
+            print(f"{finding.state:8} {finding.check}: {finding.found}")
+            if finding.step:
+                print(f"{'':8} next: {finding.step}")
+    return report, 0 if report["usable"] else BOARD
+
+
+def _bench_link(options: argparse.Namespace, console: Console) -> tuple[dict[str, Any], int]:
+    from host.benchlink import bench_link, text
+    if not options.seconds > 0:
+        raise SettingsError(f"seconds must be positive, not {options.seconds!r}")
+    with _board(options) as board:
+        report = bench_link(board, seconds=options.seconds, seed=options.seed)
+    if not options.json:
+        print(f"{report['kind']}, preset {options.preset}")
+        print(text(report))
+    return report, 0
+
+
+def _named(board: str) -> tuple[str, int]:
+    try:
+        return split(board)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _board(options: argparse.Namespace) -> Board:
     try:
         return open_board(options.board or "sim", options.preset)
@@ -141,7 +183,8 @@ def _board(options: argparse.Namespace) -> Board:
         raise SettingsError(str(error)) from error
 
 
-_COMMANDS = {"generate": _generate, "info": _info, "board-test": _board_test}
+_COMMANDS = {"generate": _generate, "info": _info, "board-test": _board_test, "doctor": _doctor,
+             "bench-link": _bench_link}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Registers by name, jobs, and counters: the lowest layer of the host that knows what a board is."""
 
 from host.board import Board, BoardError
-from hw.identification import identification
+from hw.config import PRESETS
+from hw.identification import build_id, identification
 from hw.isa import Error
 from hw.registers import (
     BY_NAME,
@@ -9,6 +10,7 @@ from hw.registers import (
     CONTROL_START,
     COUNTERS,
     MAGIC,
+    PROTOCOL_VERSION,
     STATUS_ERROR,
     address,
 )
@@ -54,10 +56,18 @@ class Driver:
             raise BoardError(f"no accelerator answers: MAGIC reads {magic:#010x}, not {MAGIC:#010x}; check that the "
                              "board is there and holds the design")
         found = {name: self.read(name) for name in expected}
-        for name, value in expected.items():
-            if found[name] != value:
-                raise BoardError(f"the board is another build: register {name} reads {found[name]:#x}, preset "
-                                 f"{self.board.config.name!r} has {value:#x}; name the preset it was built with")
+        if found["VERSION"] != PROTOCOL_VERSION:
+            raise BoardError(f"the board speaks another protocol: register VERSION reads {found['VERSION']:#x}, this "
+                             f"host speaks {PROTOCOL_VERSION:#x}; take a bitstream and a host of the same version")
+        # Shapes say more than the hash of all of them, so BUILD is named where nothing else differs.
+        wrong = [name for name, value in expected.items() if found[name] != value]
+        if wrong:
+            name = next((name for name in wrong if name != "BUILD"), "BUILD")
+            built = next((f"it was built with preset {other.name}" for other in PRESETS.values()
+                          if build_id(other) == found["BUILD"]), "name the preset it was built with")
+            raise BoardError(f"the board is another build: register {name} reads {found[name]:#x}, preset "
+                             f"{self.board.config.name!r} has {expected[name]:#x} (they differ in {', '.join(wrong)}); "
+                             f"{built}")
         return found
 
     def read(self, name: str) -> int:

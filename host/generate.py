@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from host.board import Board
-from host.boards import check_tools, open_board
+from host.boards import check_tools, open_board, split
 from host.compile import compile_model
 from host.engine import BoardMlp
 from host.gate import choose_gate
@@ -82,7 +82,7 @@ def run(settings: Settings, console: Console) -> dict[str, Any]:
         "tokens_per_s": result.codes.numel() / seconds,
         **result.statistics.summary(),
         **jobs.summary(board.config, config.hidden, config.intermediate),
-        "provenance": provenance(settings.board == "sim", board.config.clock_hz),
+        "provenance": provenance(split(settings.board)[0], board.config.clock_hz),
     }
     folder.write_tokens(result.codes.numpy())
     if result.codes.shape[1]:

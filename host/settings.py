@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from host.boards import BOARDS
+from host.boards import split
 from hw.config import PRESETS
 from model.config import POSITIONS
 
@@ -61,7 +61,11 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise SettingsError("no prompt; give one with --prompt, e.g. --prompt 'a red circle moves right'")
-        for name, allowed in (("board", BOARDS), ("preset", tuple(PRESETS)), ("gate", GATES), ("variant", VARIANTS),
+        try:
+            split(self.board)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+        for name, allowed in (("preset", tuple(PRESETS)), ("gate", GATES), ("variant", VARIANTS),
                               ("positions", POSITIONS), ("dtype", DTYPES)):
             if getattr(self, name) not in allowed:
                 raise SettingsError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(allowed)}")

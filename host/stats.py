@@ -78,12 +78,18 @@ class JobStatistics:
         }
 
 
-def provenance(simulated: bool, clock_hz: int) -> dict[str, str]:
-    """Where each group of figures comes from, in words, for the reader of a report."""
-    if simulated:
+def provenance(board: str, clock_hz: int) -> dict[str, str]:
+    """Where each group of figures comes from, in words, for the reader of a report. ``board``: its kind."""
+    clock = "wall clock of this machine"
+    if board == "sim":
+        clock += ", which simulates the board"
         counted = (f"simulated: counters of the RTL under Verilator, MLP jobs only, memory model as in "
                    f"board.memory; seconds at the nominal {clock_hz / 1e6:g} MHz; no hardware was measured")
+    elif board == "xdma":
+        counted = (f"measured: counters of the card, MLP jobs only; seconds at the nominal {clock_hz / 1e6:g} MHz, "
+                   "which is not measured")
     else:
+        clock += ", which runs the integer model"
         counted = "golden board: rows and bytes as the accelerator would count them; it has no clock, so cycles are 0"
     return {
         "cycles*, counters, weight_bytes, output_bytes, mac_*, busiest_rows, exposed_*, mlp_seconds_at_clock": counted,
@@ -91,8 +97,7 @@ def provenance(simulated: bool, clock_hz: int) -> dict[str, str]:
         "exposed_scheduling_cycles": "program fetch + scores + DRS + exposed cycles",
         "mac_utilisation": "useful MACs of the computed rows / (MACs per cycle of the array * cycles)",
         "replay_*": "index bits read back from the board; 'eligible' leaves frame 0 out",
-        "tokens_per_s, wall_seconds": "wall clock of this machine, which simulates the board" if simulated else
-                                      "wall clock of this machine, which runs the integer model",
+        "tokens_per_s, wall_seconds": clock,
     }
 
 
