@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from model.calibrate import ROUNDS
 from model.drift import thresholds
 from model.drift.plan import Run, Settings
 from model.drift.store import Store
@@ -51,7 +52,7 @@ def test_a_jump_is_closed_in_on(monkeypatch):
     monkeypatch.setattr(thresholds.Calibration, "ratios", ratios)
     ratio, threshold = trial.points("change", None, [0.49], np.linspace(0, 2, 100)[None])[0.49]
     assert ratio == pytest.approx(0.49, abs=0.05) and threshold <= 1.1
-    assert len(tried) <= 4 + thresholds.BISECTIONS
+    assert len(tried) <= ROUNDS + thresholds.BISECTIONS
 
 
 def test_thresholds_are_found_once(tmp_path, monkeypatch):
