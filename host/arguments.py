@@ -120,7 +120,7 @@ def _add_board_test(command: argparse.ArgumentParser) -> None:
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.description = ("Look at all that lies between a card and this program, from the PCIe slot up: device,\n"
                            "driver, secure boot, binding, link width and speed, nodes, permissions, bitstream.\n"
-                           "Each line says what was found; a problem comes with the next step. Exit code 5 if there is one.")
+                           "Each line says what was found; a problem comes with the next step, and exit code 5.")
 
 
 def _add_bench_link(command: argparse.ArgumentParser) -> None:
