@@ -13,7 +13,7 @@ SEEDS = [5, 6]
 GREEDY = CodeSampling(temperature=0)
 # Thresholds in the middle of what the two layers of the random model show.
 GATES = {"dense": None, "released": TasGate([-0.55, -1.4], variant="released"), "paper": TasGate([-0.75, -1.8]),
-         "cosine": TasGate([-0.18, -0.42], variant="cosine"), "change": ChangeGate(0.12),
+         "cosine": TasGate([-0.18, -0.42], variant="cosine"), "change": ChangeGate(0.12, unconditional=1),
          "pairs": TasGate([-0.6, -1.45], variant="released", joint_pairs=True)}
 
 
